@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <doctest/doctest.h>
 #include <limits>
 #include <optional>
@@ -176,7 +178,8 @@ struct Slow : toy::Tanh<Real, 5> {
         toy::Tanh<Real, 5>::forward(ctx, x, y);
     }
 };
-/// Of large targets the value is infinite, or, of larger ones, the gradient alone.
+/// Of large targets the value is infinite, or, of larger ones, the gradient alone; of negative ones
+/// there is no weight.
 struct Spoils {
     using Target = gpipe::Tensor<Real, 3>;
     gpipe::LossValue<> operator()(auto&, auto y, auto target, auto dy) const {
@@ -187,7 +190,7 @@ struct Spoils {
             if constexpr (!gpipe::is_none<decltype(dy)>)
                 dy.data()[i] = aims > 1000 ? HUGE_VALF : 2 * off;
         }
-        return {sum, static_cast<double>(y.samples())};
+        return {sum, target.data()[0] < -100 ? 0 : static_cast<double>(y.samples())};
     }
 };
 
@@ -238,6 +241,68 @@ TEST_CASE("P6 a step that had begun behind one that failed fails, too, and chang
             CHECK(train.failure()->place() == "step before");
             for (int i = 0; i < 3; ++i) step();
         }
+}
+
+namespace {
+
+/// Goes on with a lane a while after others have heard how far it is.
+struct SlowBehindMarks : Host {
+    using Host::Host;
+    void record(std::size_t stream, std::uint64_t position) noexcept {
+        Host::record(stream, position);
+        if (is_slow && stream == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+};
+
+std::atomic<bool> third_throws = false;
+struct ThrowsInThird : toy::Tanh<Real, 5> {
+    void forward(auto& ctx, auto x, auto y) const {
+        if (ctx.step() == 2 && third_throws) throw toy::Thrown{};
+        toy::Tanh<Real, 5>::forward(ctx, x, y);
+    }
+};
+
+} // namespace
+
+TEST_CASE("P6 nor does one behind a step of no weight, whose place a third has taken; which says "
+          "nothing of the first") {
+    using Net = gpipe::Pipeline<ThrowsInThird, toy::Linear<Real, 5, 3>>;
+    using T =
+        gpipe::Training<Net, gpipe::Balance<1, 1>, gpipe::MicroBatches<4>, gpipe::Loss<Spoils>,
+                        gpipe::Optimizer<Adam>, gpipe::schedule::OneForwardOneBackward,
+                        gpipe::update::Immediate, SlowBehindMarks>;
+    T::Options o;
+    o.samples = 8;
+    o.device.threads = 2;
+    T train({}, {}, Adam{1e-2f}, o);
+    toy::Data<Real> const data(8);
+    toy::Data<Real> nothing(8);
+    for (Real& target : nothing.targets) target = -500;
+    auto const before = train.parameter<Real>(1, 0);
+    std::vector<Real> const kept(before.begin(), before.end());
+    is_slow = true;
+    auto bad = train.start(nothing.inputs, nothing.targets);
+    auto good = train.start(data.inputs, data.targets);
+    auto third = train.start(data.inputs, data.targets);
+    CHECK_THROWS_AS(bad.result(), std::domain_error);
+    for (auto* const step : {&good, &third})
+        CHECK_THROWS_WITH_AS(step->result(), doctest::Contains("the step before this one failed"),
+                             std::runtime_error);
+    is_slow = false;
+    auto const after = train.parameter<Real>(1, 0);
+    CHECK(std::equal(kept.begin(), kept.end(), after.begin()));
+    CHECK(train.steps() == 0);
+    T other({}, {}, Adam{1e-2f}, o);
+    is_slow = third_throws = true;
+    auto one = other.start(data.inputs, data.targets);
+    auto two = other.start(data.inputs, data.targets);
+    auto three = other.start(data.inputs, data.targets);
+    CHECK_THROWS_AS(three.result(), toy::Thrown);
+    is_slow = third_throws = false;
+    for (auto* const step : {&one, &two})
+        CHECK(step->result().loss == train.step(data.inputs, data.targets).loss);
+    CHECK(train.steps() == 2);
+    CHECK(other.steps() == 2);
 }
 
 namespace {

@@ -64,10 +64,10 @@ class FirstFailure {
     /// No failure yet.
     void reset() {
         failure_.reset();
-        place_.store(none, std::memory_order_relaxed);
+        place_.store(none, std::memory_order_release);
     }
     /// Whether any has been told.
-    bool exists() const { return place() != none; }
+    bool exists() const { return place_.load(std::memory_order_acquire) != none; }
     /// Whether the action at this place comes after it, and need not run.
     bool precedes(std::uint32_t at) const { return at > place(); }
     /// What it is as long as nothing has failed.
@@ -94,7 +94,7 @@ class FirstFailure {
     void tell(std::uint32_t at, Failure failure) {
         std::lock_guard const lock(telling_);
         if (at >= place()) return;
-        place_.store(at, std::memory_order_relaxed);
+        place_.store(at, std::memory_order_release);
         failure_ = std::move(failure);
     }
     /// To be read between runs.

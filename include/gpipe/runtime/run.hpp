@@ -55,12 +55,12 @@ struct Run {
     std::uint64_t base = 0;           ///< what positions count from
     bool follows = false;             ///< whether the run before may be under way, over this table
     bool done = true;                 ///< whether all of it is, since it was submitted
-    std::atomic<bool> updated = false; ///< whether parameters have been, or will be
-    std::atomic<bool> dropped = false; ///< whether the host has not committed it
-    Run const* before = nullptr;       ///< that was under way when this began, if any
-    bool ended = true;                 ///< whether nothing of it is under way, and all is known
-    Array<ActionTime> times;           ///< by action; empty where nobody wants to know
-    double origin = 0;                 ///< what they count from
+    std::atomic<bool> updated = false;        ///< whether parameters have been, or will be
+    std::atomic<bool> dropped = false;        ///< whether the host has not committed it
+    std::atomic<Run const*> before = nullptr; ///< that was under way when this began, and still is
+    bool ended = true;       ///< whether nothing of it is under way, and all is known
+    Array<ActionTime> times; ///< by action; empty where nobody wants to know
+    double origin = 0;       ///< what they count from
     std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
     detail::ActionHook const* hook = nullptr;   ///< called around each action, if there is one
     detail::OneCaller const* caller = nullptr;  ///< of the object whose run it is
@@ -77,8 +77,15 @@ struct Run {
         failure.reset();
         is_cut = false;
         updated.store(false, std::memory_order_relaxed);
-        dropped.store(false, std::memory_order_relaxed);
+        dropped.store(false, std::memory_order_release);
         ended = false;
+    }
+    /// Whether the one before it is known to update nothing. Who ends that one tells it this one,
+    /// and then lets it go, for another run takes its place: what is found here may be of that.
+    bool follows_unsound() const {
+        Run const* const that = before.load(std::memory_order_acquire);
+        return that && (that->failed() || that->dropped.load(std::memory_order_acquire)) &&
+               before.load(std::memory_order_relaxed) == that;
     }
     /// Whether any layer or update threw.
     bool failed() const { return failure.exists(); }

@@ -155,12 +155,15 @@ template <DeviceRuntime Device> class Runs {
                     other.failure.tell(FirstFailure::behind_actions(0), failure);
             }
         }
+        // Its commit may not have seen that yet, where the first device has no update to wait for.
+        for (Run& other : runs_) {
+            if (other.ended || other.before != &run) continue;
+            if (run.failed() || run.dropped)
+                other.failure.tell(FirstFailure::behind_actions(0), detail::begun_too_early());
+            other.before = nullptr;
+        }
         if (!run.failed()) return;
         last_failure_ = run.failure.get();
-        // If its commit has not seen that yet: where the first device has no update to wait for.
-        for (Run& other : runs_)
-            if (!other.ended && other.before == &run)
-                other.failure.tell(FirstFailure::behind_actions(0), detail::begun_too_early());
         // What is put on queues behind a failure updates nothing: the commit has not been made.
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))

@@ -127,7 +127,7 @@ template <DeviceRuntime Device> class StepEnd {
         device_.launch(stream, [&run, call]() noexcept(noexcept(Work::commit(call))) {
             if (Work::enqueues) return Work::commit(call);
             // It is behind its losses, and so behind all that any device has done before.
-            if (run.before && (run.before->failed() || run.before->dropped))
+            if (run.follows_unsound())
                 run.failure.tell(FirstFailure::behind_actions(0), begun_too_early());
             if (!run.failed()) {
                 Work::commit(call);
