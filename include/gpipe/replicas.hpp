@@ -81,8 +81,10 @@ template <class Chosen, class Net> class ReplicaTeam {
     // All have to do the same. Throws what the first throws, or if that only tells what was thrown
     // elsewhere, that.
     template <class F> void together(Machine<Device>& machine, F f) {
-        detail::OneCaller::Call const call(caller_);
-        if (std::exchange(lent_, false)) give(machine);
+        // Of the first's: nobody else may be in a call of that when the others are told.
+        detail::OneCaller::Call const call(machine.engine().caller());
+        if (lent_) give(machine);
+        lent_ = false;
         job_ = [](void const* work, Machine<Device>& other) {
             (*static_cast<F const*>(work))(other, false);
         };
@@ -184,7 +186,6 @@ template <class Chosen, class Net> class ReplicaTeam {
             if (member->thread.joinable()) member->thread.join();
     }
 
-    detail::OneCaller caller_;
     LocalWire wire_;
     std::vector<std::unique_ptr<Member>> members_;
     Bell bell_;

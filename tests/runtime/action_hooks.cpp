@@ -378,6 +378,34 @@ TEST_CASE_TEMPLATE(
             }
 }
 
+TEST_CASE_TEMPLATE(
+    "a second thread that looks at an object is refused, or who trains it, and nobody "
+    "waits for ever",
+    Replicated, gpipe::Replicas<1>, gpipe::Replicas<2>) {
+    using T = gpipe::Training<toy::Net<Real>, gpipe::Cells<1>, gpipe::MicroBatches<M>,
+                              gpipe::Loss<toy::MeanSquare<Real, 3>>, Replicated>;
+    toy::Watch watch;
+    T train(toy::make_net<Real>(watch), {}, {}, {.samples = 9});
+    toy::Data<Real> const data(9);
+    std::vector<std::byte> copy(train.template parameter<std::byte>(0, 0).size());
+    std::atomic<bool> stops{false};
+    std::thread second([&] {
+        while (!stops)
+            static_cast<void>(refused([&] { train.read_parameter(0, 0, std::span(copy)); }));
+    });
+    std::size_t steps = 0, other_words = 0;
+    while (steps < 20 && other_words == 0) {
+        std::string const said = refused([&] { train.step(data.inputs, data.targets); });
+        steps += said == "nothing";
+        other_words += said != "nothing" && said.find("is in another call") == std::string::npos;
+        std::this_thread::yield();
+    }
+    stops = true;
+    second.join();
+    CHECK(steps == 20);
+    CHECK(train.steps() == 20);
+}
+
 namespace {
 
 /// Counts what it is told; its n-th copy cannot be made.

@@ -128,6 +128,8 @@ template <DeviceRuntime Device> class Engine {
     ///@}
     /// Parameters of several layers.
     TiedParameters<Device>& tied() { return tied_; }
+    /// Who is in a call of it, for one that consists of several.
+    detail::OneCaller& caller() const { return caller_; }
     /// See Options::seed.
     std::uint64_t seed() const { return seed_; }
     /// Steps trained.

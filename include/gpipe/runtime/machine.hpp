@@ -96,6 +96,7 @@ template <DeviceRuntime Device> class Machine {
     std::size_t used_bytes() const { return arenas_.bytes(); }
     /// Copies from the host's memory to a device's or back, between steps; done when it returns.
     void copy(std::byte* to, std::byte const* from, std::size_t bytes) {
+        detail::OneCaller::Call const call(engine_.caller());
         finish();
         arenas_.copy(to, from, bytes);
     }
@@ -129,6 +130,7 @@ template <DeviceRuntime Device> class Machine {
     HandleSet const& handles(std::size_t device) const { return handles_[device]; }
     /// See above.
     template <class F> void call(std::size_t device, F f) {
+        detail::OneCaller::Call const call(engine_.caller());
         finish();
         detail::call_on(device_, engine_.stream_of(device), f);
     }

@@ -34,22 +34,38 @@ class OneCaller {
         Walk const* around_; // whose layer began another object's run in this thread
     };
 
-    // A call. Throws std::logic_error if there is another one.
+    // A call, or one that a call of this thread consists of. Throws std::logic_error if there is
+    // another one.
     class Call {
       public:
-        explicit Call(OneCaller& of) : of_(of) { of_.begin(); }
+        explicit Call(OneCaller& of) : of_(of), around_(innermost_) {
+            is_part_ = is_in(of);
+            if (Walk::is_in(&of) ||
+                (!is_part_ && of.inside_.exchange(true, std::memory_order_acquire)))
+                refuse();
+            innermost_ = this;
+        }
         Call(Call const&) = delete;
         Call& operator=(Call const&) = delete;
-        ~Call() { of_.inside_.store(false, std::memory_order_release); }
+        ~Call() {
+            innermost_ = around_;
+            if (!is_part_) of_.inside_.store(false, std::memory_order_release);
+        }
 
       private:
+        static bool is_in(OneCaller const& of) {
+            Call const* call = innermost_;
+            while (call && &call->of_ != &of) call = call->around_;
+            return call;
+        }
+
+        static inline thread_local constinit Call const* innermost_ = nullptr;
         OneCaller& of_;
+        Call const* around_;
+        bool is_part_ = false;
     };
 
   private:
-    void begin() {
-        if (Walk::is_in(this) || inside_.exchange(true, std::memory_order_acquire)) refuse();
-    }
     [[noreturn]] static void refuse();
 
     std::atomic<bool> inside_{false};

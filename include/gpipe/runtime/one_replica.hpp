@@ -31,14 +31,11 @@ struct OneReplica {
         }
         /// f(machine, whether that is the first).
         template <class Machine, class F> decltype(auto) together(Machine& machine, F f) {
-            detail::OneCaller::Call const call(caller_); // of several of the machine's
+            detail::OneCaller::Call const call(machine.engine().caller());
             return f(machine, true);
         }
         /// That somebody may write parameters of the first machine.
         void lend() {}
-
-      private:
-        detail::OneCaller caller_;
     };
 };
 
