@@ -229,7 +229,8 @@ class Host : public SharedMemory {
     // Goes on with a lane, unless another thread was faster.
     void go_on(std::size_t lane, std::size_t walker) {
         Lane& it = lanes_[lane];
-        std::uint64_t state = it.state.load(std::memory_order_relaxed);
+        // Before begun_: of an older run than that says it may be walked no more.
+        std::uint64_t state = it.state.load(std::memory_order_acquire);
         if (state % 2 == 1 || state / 2 == begun_.load(std::memory_order_acquire) ||
             !it.state.compare_exchange_strong(state, state + 1, std::memory_order_acquire))
             return;

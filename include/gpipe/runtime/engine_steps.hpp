@@ -79,8 +79,10 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
         submit(trains ? lane_plan().training : lane_plan().forward,
                {seed_, trains ? next_step() : steps_, optimizer, trains, samples, part, slot, true,
                 before + first, !trains || outcome != nullptr, more});
-    feeding.end();
-    if (done) runs_.end(runs_[slot]);
+    if (done) {
+        feeding.end();
+        runs_.end(runs_[slot]);
+    }
     doubtful_ = false;
     lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
     if (trains && !outcome) accumulated_ = before + samples;
@@ -88,6 +90,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     under_way_[slot] = true;
     if (outcome) outcome->wait_at(outcomes_[slot]);
     next_slot_ = (slot + 1) % slots;
+    feeding.end(); // if that throws, somebody waits for the run all the same
 }
 
 template <DeviceRuntime Device>

@@ -72,17 +72,16 @@ class MpiRanks {
         watch_->leave(!watch_->lost());
         bool const good = wait(Watch::nobody, [&] { return watch_->all_left(); }) && watch_->good();
         std::lock_guard const lock(calls);
+        if (!good) {
+            static_cast<void>(own_.release()); // to MPI, which may still write there
+            return;
+        }
         for (detail::MpiWay& way : own_->ways)
             for (MPI_Request& request : way.requests)
                 if (request != MPI_REQUEST_NULL && way.receives) {
                     MPI_Cancel(&request);
-                    MPI_Request_free(&request);
+                    MPI_Wait(&request, MPI_STATUS_IGNORE);
                 }
-        if (!good) {
-            static std::vector<std::unique_ptr<Buffers>> kept;
-            kept.push_back(std::move(own_));
-            return;
-        }
         window_.close();
         MPI_Comm_free(&all_);
         session_.end();

@@ -170,7 +170,7 @@ class Watch {
             std::lock_guard const lock(mutex_);
             note_own();
             if (tell()) say_all(Word::lost);
-            if (!thread_.joinable()) settle(); // there are no others
+            if (!thread_.joinable() && !lost()) settle(); // there are no others
         }
         wake();
         await_loss();
