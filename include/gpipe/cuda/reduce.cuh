@@ -39,13 +39,23 @@ template <class T, std::size_t most> struct SumRows {
     };
     Row rows[most];
 
+    // How many blocks the first so many have, which then know them.
+    unsigned blocks(unsigned count) {
+        unsigned all = 0;
+        for (unsigned r = 0; r < count; ++r)
+            rows[r].end = all += static_cast<unsigned>(sum_blocks(rows[r].count));
+        return all;
+    }
     __device__ unsigned begin(unsigned row) const { return row > 0 ? rows[row - 1].end : 0; }
+    __device__ unsigned row_of(unsigned block) const {
+        unsigned r = 0;
+        while (block >= rows[r].end) ++r;
+        return r;
+    }
 };
 template <class Add, class T, std::size_t most>
 __global__ void block_sums_kernel(SumRows<T, most> const all, double* sums) {
-    unsigned r = 0;
-    while (blockIdx.x >= all.rows[r].end) ++r;
-    unsigned const begin = all.begin(r);
+    unsigned const r = all.row_of(blockIdx.x), begin = all.begin(r);
     ordered_block_sum<Add>(all.rows[r].data, all.rows[r].count, blockIdx.x - begin,
                            all.rows[r].end - begin, sums + blockIdx.x);
 }
@@ -60,26 +70,27 @@ template <class Add, class T, std::size_t most>
 void ordered_sums(cudaStream_t stream, SumRows<T, most> rows, unsigned count, double* results,
                   void* workspace) {
     auto* const sums = static_cast<double*>(workspace);
-    unsigned blocks = 0;
-    for (unsigned r = 0; r < count; ++r)
-        rows.rows[r].end = blocks += static_cast<unsigned>(sum_blocks(rows.rows[r].count));
-    if (blocks > 0)
+    if (unsigned const blocks = rows.blocks(count); blocks > 0)
         launch(stream, blocks, sum_threads, 0, block_sums_kernel<Add, T, most>, rows, sums);
     launch(stream, count, sum_threads, 0, total_sums_kernel<T, most>, rows, sums, results);
 }
 
 // Slots by warps. Integers, so that it does not matter who adds when.
-template <class T>
-__global__ void exact_squares_kernel(T const* data, std::size_t count, std::uint64_t* words) {
+template <class T, std::size_t most>
+__global__ void exact_squares_kernel(SumRows<T, most> const all, std::uint64_t* words) {
     using Word = unsigned long long; // as atomicAdd has it
     __shared__ Word sums[exact_words];
     constexpr std::size_t slot = gpipe::detail::slot_elements<T>;
     constexpr std::size_t lanes = gpipe::detail::slot_threads;
     std::size_t const lane = threadIdx.x % lanes, warps = blockDim.x / lanes;
+    unsigned const r = all.row_of(blockIdx.x), begin = all.begin(r);
+    std::size_t const block = blockIdx.x - begin, blocks = all.rows[r].end - begin;
+    T const* const data = all.rows[r].data;
+    std::size_t const count = all.rows[r].count;
     for (std::size_t i = threadIdx.x; i < exact_words; i += blockDim.x) sums[i] = 0;
     __syncthreads();
-    for (std::size_t s = blockIdx.x * warps + threadIdx.x / lanes; s * slot < count;
-         s += gridDim.x * warps) {
+    for (std::size_t s = block * warps + threadIdx.x / lanes; s * slot < count;
+         s += blocks * warps) {
         std::size_t const left = count - s * slot;
         double sum = gpipe::detail::thread_sum<gpipe::detail::AddSquare>(
             data + s * slot, left < slot ? left : slot, lane, lanes);
@@ -93,6 +104,12 @@ __global__ void exact_squares_kernel(T const* data, std::size_t count, std::uint
     __syncthreads();
     for (std::size_t i = threadIdx.x; i < exact_words; i += blockDim.x)
         if (sums[i] > 0) atomicAdd(reinterpret_cast<Word*>(words) + i, sums[i]);
+}
+template <class T, std::size_t most>
+void add_squares_exactly(cudaStream_t stream, SumRows<T, most> rows, unsigned count,
+                         std::uint64_t* words) {
+    if (unsigned const blocks = rows.blocks(count); blocks > 0)
+        launch(stream, blocks, sum_threads, 0, exact_squares_kernel<T, most>, rows, words);
 }
 
 } // namespace detail
@@ -121,8 +138,7 @@ void sum_of_squares(cudaStream_t stream, T const* data, std::size_t count, doubl
 template <class T>
 void add_squares_exactly(cudaStream_t stream, std::uint64_t* words, T const* data,
                          std::size_t count) {
-    if (auto const blocks = static_cast<unsigned>(sum_blocks(count)); blocks > 0)
-        launch(stream, blocks, sum_threads, 0, detail::exact_squares_kernel<T>, data, count, words);
+    detail::add_squares_exactly(stream, detail::SumRows<T, 1>{{{data, count, 0}}}, 1, words);
 }
 
 } // namespace gpipe::cuda

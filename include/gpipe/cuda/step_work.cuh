@@ -200,15 +200,13 @@ template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>
     template <class T>
     static void squares(SquaresCall const& call, UpdateRow const* rows, std::size_t count) {
         cuda::detail::SumRows<T, most_rows_at_once> all{};
-        for (std::size_t r = 0; r < count; ++r) {
-            auto const* const gradient = reinterpret_cast<T const*>(rows[r].gradient);
-            all.rows[r] = {gradient, rows[r].elements, 0};
-            if (call.exact)
-                cuda::add_squares_exactly(stream(call.stream), call.exact, gradient,
-                                          rows[r].elements);
-        }
-        cuda::detail::ordered_sums<detail::AddSquare>(
-            stream(call.stream), all, static_cast<unsigned>(count), call.result, call.workspace);
+        for (std::size_t r = 0; r < count; ++r)
+            all.rows[r] = {reinterpret_cast<T const*>(rows[r].gradient), rows[r].elements, 0};
+        auto const size = static_cast<unsigned>(count);
+        cuda::detail::ordered_sums<detail::AddSquare>(stream(call.stream), all, size, call.result,
+                                                      call.workspace);
+        if (call.exact)
+            cuda::detail::add_squares_exactly(stream(call.stream), all, size, call.exact);
     }
     template <class T, class Optimizer>
     static bool update(UpdateCall const& call, UpdateRow const* rows, std::size_t count) {
