@@ -48,7 +48,7 @@ endfunction()
 # The library's functions, compiled once for all programs that are only to be built and tried: half of
 # their compilation otherwise. Not for a source that changes a macro of the library.
 add_library(gpipe_once STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/compiled.cpp)
-target_link_libraries(gpipe_once PUBLIC gpipe::gpipe PRIVATE gpipe_warnings)
+target_link_libraries(gpipe_once PUBLIC gpipe::gpipe PRIVATE gpipe_warnings $<TARGET_NAME_IF_EXISTS:gpipe::state>)
 # Compiled once, so worth it: programs that are to compile fast run fast all the same where they plan.
 set(GPIPE_OPTIMISED $<$<CONFIG:Debug>:-O2>)
 target_compile_options(gpipe_once PRIVATE ${GPIPE_OPTIMISED})

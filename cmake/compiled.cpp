@@ -17,3 +17,7 @@
 #include <gpipe/trace/compare.hpp>
 #include <gpipe/trace/svg.hpp>
 #include <gpipe/trace/text.hpp>
+#ifdef GPIPE_STATE
+#include <gpipe/state/header_json.hpp>
+#include <gpipe/state/state.hpp>
+#endif

@@ -12,6 +12,7 @@ if(TARGET nlohmann_json::nlohmann_json AND NOT TARGET gpipe::state)
     get_target_property(json_headers nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
     target_include_directories(gpipe::state INTERFACE ${json_headers})
     target_link_libraries(gpipe::state INTERFACE gpipe::gpipe)
+    target_compile_definitions(gpipe::state INTERFACE GPIPE_STATE) # which compiled.cpp looks at
     unset(json_headers)
     unset(scope)
 endif()

@@ -322,6 +322,7 @@ set(GPIPE_HEADERS
     include/gpipe/state/done_together.hpp
     include/gpipe/state/file.hpp
     include/gpipe/state/header_json.hpp
+    include/gpipe/state/header_text.hpp
     include/gpipe/state/layer_state.hpp
     include/gpipe/state/load.hpp
     include/gpipe/state/pending_save.hpp
@@ -331,6 +332,7 @@ set(GPIPE_HEADERS
     include/gpipe/state/state.hpp
     include/gpipe/state/state_error.hpp
     include/gpipe/state/state_files.hpp
+    include/gpipe/state/state_inline.hpp
     include/gpipe/state/tensor_names.hpp
     include/gpipe/state/training_state.hpp
     include/gpipe/trace/chrome.hpp

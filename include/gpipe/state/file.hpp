@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/state/state_error.hpp>
+#include <gpipe/state/state_inline.hpp>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -20,13 +21,14 @@ namespace gpipe {
 
 namespace detail {
 
-[[noreturn]] inline void throw_file_error(char const* call, std::string const& path, int error) {
+[[noreturn]] GPIPE_STATE_INLINE void throw_file_error(char const* call, std::string const& path,
+                                                      int error) {
     throw StateError("gpipe: " + path + ": " + call + ": " + std::strerror(error));
 }
 
 // What a symbolic link stands for, through any number of them; else the path as it is. What cannot
 // be followed says so when it is opened.
-inline std::string followed(std::string path) {
+GPIPE_STATE_INLINE std::string followed(std::string path) {
     for (int links = 0; links < 40; ++links) {
         char target[4096];
         ssize_t const count = ::readlink(path.c_str(), target, sizeof target);

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <gpipe/layer/dtype.hpp>
+#include <gpipe/state/header_text.hpp>
 #include <gpipe/state/state_error.hpp>
+#include <gpipe/state/state_inline.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -15,53 +17,6 @@
 #include <vector>
 
 namespace gpipe::safetensors {
-
-/// One tensor of a file. Its data are at [begin, end) behind the header.
-struct Entry {
-    std::string name;                 ///< of the tensor
-    Dtype dtype = Dtype::other;       ///< of its elements
-    std::vector<std::uint64_t> shape; ///< extents; none of a number
-    std::uint64_t begin = 0;          ///< byte behind the header
-    std::uint64_t end = 0;            ///< one past the last
-    std::byte* memory = nullptr;      ///< where a training has it, if any does
-
-    /// Of its data.
-    std::uint64_t bytes() const { return end - begin; }
-};
-
-/// What the text of a header says: every member there, once, and of its type, but no number
-/// checked.
-struct HeaderText {
-    std::vector<Entry> tensors;                  ///< in the order of the text
-    std::map<std::string, std::string> metadata; ///< by name
-};
-
-/// The position of the first byte that does not belong to UTF-8 (RFC 3629: shortest forms, no
-/// surrogates, up to U+10FFFF) or is a control character that JSON does not know; text.size() if
-/// there is none. The JSON parser takes a NUL for the end of the text.
-inline std::size_t valid_text(std::string_view text) {
-    auto const at = [&](std::size_t i) {
-        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-    };
-    std::size_t i = 0;
-    while (i < text.size()) {
-        unsigned const c = at(i);
-        if (c < 0x80) {
-            if (c < ' ' && c != '\t' && c != '\n' && c != '\r') return i;
-            ++i;
-            continue;
-        }
-        std::size_t const more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
-        if (c < 0xc2 || c > 0xf4) return i;
-        unsigned const least = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-        unsigned const most = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-        if (at(i + 1) < least || at(i + 1) > most) return i;
-        for (std::size_t j = 2; j <= more; ++j)
-            if (at(i + j) < 0x80 || at(i + j) > 0xbf) return i;
-        i += more + 1;
-    }
-    return i;
-}
 
 namespace detail {
 
@@ -195,8 +150,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 } // namespace detail
 
-/// Reads the text of a header. Throws StateError where it is none.
-inline HeaderText read_header_text(std::string_view text) {
+GPIPE_STATE_INLINE HeaderText read_header_text(std::string_view text) {
     if (std::size_t const at = valid_text(text); at < text.size())
         throw StateError("byte " + std::to_string(at) + " of the header is not UTF-8 text");
     if (text.empty() || text.front() != '{')
@@ -206,10 +160,8 @@ inline HeaderText read_header_text(std::string_view text) {
     return std::move(reader.result);
 }
 
-/// The text of the header of these tensors. Throws StateError where a name or the metadata are not
-/// UTF-8.
-inline std::string header_text(std::vector<Entry> const& tensors,
-                               std::map<std::string, std::string> const& metadata) {
+GPIPE_STATE_INLINE std::string header_text(std::vector<Entry> const& tensors,
+                                           std::map<std::string, std::string> const& metadata) {
     try {
         nlohmann::ordered_json::object_t members;
         if (!metadata.empty()) members.emplace_back("__metadata__", metadata);

@@ -3,6 +3,7 @@
 #include <gpipe/chain/element.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/traits.hpp>
+#include <gpipe/state/state_inline.hpp>
 
 #include <algorithm>
 #include <array>
@@ -32,7 +33,7 @@ struct LayerState : LayerElements {
 namespace detail {
 
 // Letters, digits and the like, so that no name looks like a pattern or a path.
-constexpr bool plain_name(std::string_view name) {
+GPIPE_STATE_INLINE constexpr bool plain_name(std::string_view name) {
     return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                c == '_' || c == '-' || c == '.';
@@ -70,7 +71,8 @@ template <class L> struct BufferNamesOf {
 };
 
 // Whether it is the prefix and the number behind that.
-constexpr bool is_numbered(std::string_view name, std::string_view prefix, std::size_t number) {
+GPIPE_STATE_INLINE constexpr bool is_numbered(std::string_view name, std::string_view prefix,
+                                              std::size_t number) {
     if (!name.starts_with(prefix)) return false;
     for (std::size_t i = name.size(); i > prefix.size(); number /= 10) {
         if (name[--i] != static_cast<char>('0' + number % 10)) return false;
@@ -79,7 +81,7 @@ constexpr bool is_numbered(std::string_view name, std::string_view prefix, std::
     return false;
 }
 // Whether a parameter and a buffer have one name.
-constexpr bool share_a_name(LayerState const& layer) {
+GPIPE_STATE_INLINE constexpr bool share_a_name(LayerState const& layer) {
     for (std::size_t p = 0; p < layer.parameters.count; ++p)
         for (std::size_t b = 0; b < layer.buffers.count; ++b)
             if (layer.names && layer.buffer_names ? layer.names[p] == layer.buffer_names[b]
@@ -146,7 +148,7 @@ struct StateOfLayer {
 
 /// A type's own name, without namespaces and template arguments, which compilers write differently:
 /// "Linear" of "gpt::Linear<float, 4ul>".
-inline std::string bare_name(std::string_view type) {
+GPIPE_STATE_INLINE std::string bare_name(std::string_view type) {
     std::string name;
     std::size_t depth = 0;
     for (std::size_t i = 0; i < type.size(); ++i) {

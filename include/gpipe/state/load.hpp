@@ -3,6 +3,7 @@
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/rank_call.hpp>
 #include <gpipe/state/state_files.hpp>
+#include <gpipe/state/state_inline.hpp>
 #include <gpipe/state/tensor_names.hpp>
 #include <gpipe/state/training_state.hpp>
 
@@ -67,7 +68,8 @@ struct ReadPlan {
 };
 
 // What of a tensor is other than it should be; nothing if that is empty.
-inline std::string misfit(safetensors::Entry const& here, std::vector<SavedPiece> const& pieces) {
+GPIPE_STATE_INLINE std::string misfit(safetensors::Entry const& here,
+                                      std::vector<SavedPiece> const& pieces) {
     auto const wanted = ", not " + described(here.dtype, here.shape);
     safetensors::Entry const& entry = *pieces[0].entry;
     if (pieces.size() > 1 && pieces[0].whole) return here.name + " is there twice";
@@ -87,8 +89,8 @@ inline std::string misfit(safetensors::Entry const& here, std::vector<SavedPiece
 }
 
 // `steps`: of the saved state.
-inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
-                          LoadOptions const& options, std::uint64_t steps) {
+GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
+                                      LoadOptions const& options, std::uint64_t steps) {
     StateFile const& saved = files.first();
     NameFilter filter(options.only, options.except);
     ReadPlan plan;
@@ -158,7 +160,7 @@ inline ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
     return plan;
 }
 
-inline std::uint64_t number_of(LoadOptions const& options) {
+GPIPE_STATE_INLINE std::uint64_t number_of(LoadOptions const& options) {
     std::string words = options.types ? "types" : "";
     words += options.steps ? " steps" : "";
     for (auto const* names : {&options.only, &options.except}) {
@@ -277,6 +279,8 @@ SavedState load(Inference<Net, Policies...>& inference, std::string const& path,
 }
 
 /// What a file says beside its tensors, for who needs that to make a training. Throws as load().
-inline SavedState saved_state(std::string const& path) { return detail::StateFile(path).saved(); }
+GPIPE_STATE_INLINE SavedState saved_state(std::string const& path) {
+    return detail::StateFile(path).saved();
+}
 
 } // namespace gpipe

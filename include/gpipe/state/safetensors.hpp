@@ -1,8 +1,14 @@
 #pragma once
 
 #include <gpipe/layer/dtype.hpp>
-#include <gpipe/state/header_json.hpp>
+#include <gpipe/state/header_text.hpp>
 #include <gpipe/state/state_error.hpp>
+#include <gpipe/state/state_inline.hpp>
+
+// A JSON library takes seconds to read: with gpipe::compiled it is read once.
+#if !(defined GPIPE_COMPILED && defined GPIPE_STATE)
+#include <gpipe/state/header_json.hpp>
+#endif
 
 #include <algorithm>
 #include <bit>
@@ -42,7 +48,7 @@ namespace detail {
 
 // The bytes of a tensor; false where a product of extents, taken in order, is no number of 64 bits,
 // although a later extent might be 0: as in the reference.
-inline bool tensor_bytes(Entry const& entry, std::uint64_t& bytes) {
+GPIPE_STATE_INLINE bool tensor_bytes(Entry const& entry, std::uint64_t& bytes) {
     bytes = 1;
     for (std::uint64_t const extent : entry.shape)
         if (__builtin_mul_overflow(bytes, extent, &bytes)) return false;
@@ -53,7 +59,8 @@ inline bool tensor_bytes(Entry const& entry, std::uint64_t& bytes) {
 
 /// n, from the first 8 bytes of a file (or all, if it has less) of file_bytes bytes. Throws
 /// StateError if there is no such header.
-inline std::uint64_t header_bytes(std::span<std::byte const> begin, std::uint64_t file_bytes) {
+GPIPE_STATE_INLINE std::uint64_t header_bytes(std::span<std::byte const> begin,
+                                              std::uint64_t file_bytes) {
     std::uint64_t n = 0;
     if (file_bytes < sizeof n || begin.size() < sizeof n)
         throw StateError("the file has " +
@@ -71,14 +78,14 @@ inline std::uint64_t header_bytes(std::span<std::byte const> begin, std::uint64_
 }
 
 /// The elements of a tensor with these extents, whose bytes are known to be a number.
-inline std::uint64_t elements_of(Entry const& entry) {
+GPIPE_STATE_INLINE std::uint64_t elements_of(Entry const& entry) {
     std::uint64_t count = 1;
     for (std::uint64_t const extent : entry.shape) count *= extent;
     return count;
 }
 
 /// The header with this text, of a file with data_bytes bytes behind it. Throws StateError.
-inline Header parse(std::string_view text, std::uint64_t data_bytes) {
+GPIPE_STATE_INLINE Header parse(std::string_view text, std::uint64_t data_bytes) {
     HeaderText read = read_header_text(text);
     Header header{std::move(read.tensors), std::move(read.metadata),
                   sizeof(std::uint64_t) + text.size()};
@@ -111,7 +118,7 @@ inline Header parse(std::string_view text, std::uint64_t data_bytes) {
 }
 
 /// The header of a whole file. Throws StateError.
-inline Header parse_file(std::span<std::byte const> file) {
+GPIPE_STATE_INLINE Header parse_file(std::span<std::byte const> file) {
     std::uint64_t const n = header_bytes(file, file.size());
     auto const* const text = reinterpret_cast<char const*>(file.data() + sizeof n);
     return parse({text, n}, file.size() - sizeof n - n);
@@ -120,7 +127,7 @@ inline Header parse_file(std::span<std::byte const> file) {
 /// Puts tensors into the order in which they are written, by descending size of their elements,
 /// then by name, so that each lies at a multiple of that size, and says where. Throws StateError
 /// where a file cannot hold them.
-inline void arrange(std::vector<Entry>& tensors) {
+GPIPE_STATE_INLINE void arrange(std::vector<Entry>& tensors) {
     std::sort(tensors.begin(), tensors.end(), [](Entry const& a, Entry const& b) {
         std::size_t const x = info(a.dtype).bytes, y = info(b.dtype).bytes;
         return x != y ? x > y : a.name < b.name;
@@ -137,8 +144,8 @@ inline void arrange(std::vector<Entry>& tensors) {
 }
 
 /// The begin of a file, up to the data: length and header, padded to data_alignment.
-inline std::string file_begin(std::vector<Entry> const& tensors,
-                              std::map<std::string, std::string> const& metadata) {
+GPIPE_STATE_INLINE std::string file_begin(std::vector<Entry> const& tensors,
+                                          std::map<std::string, std::string> const& metadata) {
     std::string text = header_text(tensors, metadata);
     std::uint64_t n = text.size() + sizeof n;
     n = (n + data_alignment - 1) / data_alignment * data_alignment - sizeof n;

@@ -5,6 +5,7 @@
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/pending_save.hpp>
 #include <gpipe/state/shards.hpp>
+#include <gpipe/state/state_inline.hpp>
 #include <gpipe/state/training_state.hpp>
 
 #include <algorithm>
@@ -22,16 +23,16 @@ namespace gpipe {
 
 namespace detail {
 
-inline void check_metadata(StateMetadata const& metadata) {
+GPIPE_STATE_INLINE void check_metadata(StateMetadata const& metadata) {
     for (auto const& [key, value] : metadata)
         if (key.rfind("gpipe.", 0) == 0)
             throw std::invalid_argument("gpipe: the metadata " + in_quotes(key) +
                                         " would be the library's own: keys that begin with "
                                         "\"gpipe.\" are");
 }
-inline std::string file_begin(TrainingState const& state,
-                              std::vector<safetensors::Entry> const& tensors,
-                              StateMetadata metadata) {
+GPIPE_STATE_INLINE std::string file_begin(TrainingState const& state,
+                                          std::vector<safetensors::Entry> const& tensors,
+                                          StateMetadata metadata) {
     metadata["gpipe.format"] = "1";
     metadata["gpipe.seed"] = std::to_string(state.seed);
     metadata["gpipe.step"] = std::to_string(state.steps);
@@ -56,7 +57,7 @@ inline std::string file_begin(TrainingState const& state,
 }
 // What is here and nobody else saves, in the order in which a file has it. Of a tensor of which
 // there is a part this is one of its own, NAME@FIRST, in one dimension.
-inline std::vector<safetensors::Entry> saved_here(TrainingState const& state) {
+GPIPE_STATE_INLINE std::vector<safetensors::Entry> saved_here(TrainingState const& state) {
     std::vector<safetensors::Entry> tensors;
     for (OwnPart const& own : state.own) {
         if (!own.saves) continue;
@@ -72,7 +73,7 @@ inline std::vector<safetensors::Entry> saved_here(TrainingState const& state) {
     return tensors;
 }
 
-inline std::span<std::byte const> bytes_of(std::string const& text) {
+GPIPE_STATE_INLINE std::span<std::byte const> bytes_of(std::string const& text) {
     return std::as_bytes(std::span(text));
 }
 
@@ -92,14 +93,14 @@ void write_state(Machine<Device>& machine, TrainingState const& state, std::stri
     }
     file.commit();
 }
-inline void write_file(std::string const& path, std::string const& begin,
-                       std::span<std::byte const> bytes) {
+GPIPE_STATE_INLINE void write_file(std::string const& path, std::string const& begin,
+                                   std::span<std::byte const> bytes) {
     AtomicFile file(path);
     file.write(bytes_of(begin));
     file.write(bytes);
     file.commit();
 }
-inline StateMetadata joined(StateMetadata all, StateMetadata const& more) {
+GPIPE_STATE_INLINE StateMetadata joined(StateMetadata all, StateMetadata const& more) {
     all.insert(more.begin(), more.end());
     return all;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/layer/dtype.hpp>
+#include <gpipe/state/state_inline.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,14 +18,14 @@ struct StateError : std::runtime_error {
 };
 
 /// A name that comes from a file, for messages: short and printable.
-inline std::string in_quotes(std::string_view name) {
+GPIPE_STATE_INLINE std::string in_quotes(std::string_view name) {
     std::string text = "\"";
     for (char const c : name.substr(0, 100)) text += c >= ' ' && c <= '~' ? c : '?';
     return text + (name.size() > 100 ? "...\"" : "\"");
 }
 
 /// As "F32[2, 3]".
-inline std::string described(Dtype dtype, std::span<std::uint64_t const> shape) {
+GPIPE_STATE_INLINE std::string described(Dtype dtype, std::span<std::uint64_t const> shape) {
     std::string text(info(dtype).name);
     text += '[';
     for (std::size_t i = 0; i < shape.size() && i < 16; ++i)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/version.hpp>
+#include <gpipe/state/state_inline.hpp>
 
 #include <cstddef>
 #include <string>
@@ -12,7 +13,7 @@ namespace gpipe {
 
 /// Whether a name is what a pattern means: with '*' (any text) or '?' (any character) in it a whole
 /// name, else the begin of one.
-inline bool matches(std::string_view pattern, std::string_view name) {
+GPIPE_STATE_INLINE bool matches(std::string_view pattern, std::string_view name) {
     if (pattern.find_first_of("*?") == std::string_view::npos)
         return name.substr(0, pattern.size()) == pattern;
     // Where it does not go on, the last '*' takes one character more.

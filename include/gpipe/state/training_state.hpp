@@ -2,6 +2,7 @@
 
 #include <gpipe/state/layer_state.hpp>
 #include <gpipe/state/safetensors.hpp>
+#include <gpipe/state/state_inline.hpp>
 #include <gpipe/training.hpp>
 
 #include <cstddef>
@@ -51,20 +52,22 @@ struct TrainingState {
 
 namespace detail {
 
-inline std::string tensor_name(std::size_t layer, LayerState const& state, std::size_t tensor) {
+GPIPE_STATE_INLINE std::string tensor_name(std::size_t layer, LayerState const& state,
+                                           std::size_t tensor) {
     char number[32];
     std::snprintf(number, sizeof number, "layer.%04zu.", layer);
     return number + (state.names ? std::string(state.names[tensor]) : std::to_string(tensor));
 }
 
-inline std::string buffer_name(std::size_t layer, LayerState const& state, std::size_t tensor) {
+GPIPE_STATE_INLINE std::string buffer_name(std::size_t layer, LayerState const& state,
+                                           std::size_t tensor) {
     char number[32];
     std::snprintf(number, sizeof number, "layer.%04zu.", layer);
     return number + (state.buffer_names ? std::string(state.buffer_names[tensor])
                                         : "buffer." + std::to_string(tensor));
 }
 
-inline std::string in_words(TensorTypes types) {
+GPIPE_STATE_INLINE std::string in_words(TensorTypes types) {
     std::string words;
     for (TensorType const& type : types) {
         words += words.empty() ? "" : ", ";
@@ -76,8 +79,9 @@ inline std::string in_words(TensorTypes types) {
 }
 
 // A parameter tensor and its optimizer state, as far as a rank has them: one end, if it is tied.
-inline void add_own(TrainingState& state, Tables const& tables, std::uint32_t row_number,
-                    std::size_t tensor, std::size_t states, std::size_t element, bool saves) {
+GPIPE_STATE_INLINE void add_own(TrainingState& state, Tables const& tables,
+                                std::uint32_t row_number, std::size_t tensor, std::size_t states,
+                                std::size_t element, bool saves) {
     UpdateRow const& row = tables.updates[row_number];
     if (!row.parameter) return; // another rank's
     bool const shards = tables.replicas.any() && tables.replicas.replication.shards;
@@ -92,8 +96,8 @@ inline void add_own(TrainingState& state, Tables const& tables, std::uint32_t ro
 }
 
 // A tensor that is as it is on all replicas, at `memory` if it is here.
-inline void add_lasting(TrainingState& state, std::string name, TensorType const& type,
-                        std::byte* memory, bool saves) {
+GPIPE_STATE_INLINE void add_lasting(TrainingState& state, std::string name, TensorType const& type,
+                                    std::byte* memory, bool saves) {
     if (memory) state.own.push_back({state.tensors.size(), 0, type.count, memory, saves});
     state.tensors.push_back(
         {std::move(name), type.dtype, {type.extents, type.extents + type.rank}, 0, 0, nullptr});

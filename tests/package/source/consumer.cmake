@@ -25,6 +25,9 @@ gpipe_profile(profiled net_profile.hpp INCLUDE ${source}/other.hpp NET Net{} SAM
 if(TARGET gpipe::state)
     add_executable(saves ${source}/saves.cpp)
     target_link_libraries(saves PRIVATE gpipe::state)
+    # Whose functions the one source holds, too. Built for one of the three ways here.
+    add_executable(saves_compiled EXCLUDE_FROM_ALL ${source}/saves.cpp)
+    target_link_libraries(saves_compiled PRIVATE gpipe::compiled gpipe::state)
 endif()
 
 # The part that needs MPI, likewise.
