@@ -834,3 +834,47 @@ TEST_CASE("ranks with a GPU each infer what the host predicts, several under way
             CHECK(cuda_double::races() == std::vector<std::string>{});
         }
 }
+
+TEST_CASE(
+    "what ranks infer behind a stream of the caller's is written behind it, also where nothing "
+    "is fed") {
+    toy::Data<Real> const data(8, 9);
+    for (std::size_t const graphs : {0, 1})
+        for (std::size_t const cells : {1, 2})
+            for (std::uint64_t order = 0; order < 4; ++order) {
+                INFO("K = ", cells, ", order ", order, ", graphs ", graphs);
+                cuda_double::Session session({.devices = static_cast<int>(cells), .seed = order});
+                {
+                    toy::Watch watch;
+                    Inference::Options o;
+                    o.samples = 8;
+                    o.micro_batches = 2;
+                    o.device.device.graphs = graphs;
+                    CrewOf<Inference, &make_net> crew(cells, watch, o);
+                    crew.rethrow();
+                    gpipe::cuda::PinnedBuffer const pinned(8 * 5 * sizeof(Real));
+                    std::span<Real> const inputs(reinterpret_cast<Real*>(pinned.data()), 8 * 5);
+                    std::copy(data.inputs.begin(), data.inputs.end(), inputs.begin());
+                    std::vector<std::size_t> read(cells);
+                    crew.each([&](std::size_t r) {
+                        int const gpu = static_cast<int>(r);
+                        gpipe::cuda::Stream const stream(gpu);
+                        gpipe::cuda::Buffer const there(gpu, 8 * 3 * sizeof(Real));
+                        std::span<Real> const outputs(reinterpret_cast<Real*>(there.data()), 8 * 3);
+                        for (int round = 0; round < 3; ++round) {
+                            gpipe::cuda::DeviceGuard const guard(gpu);
+                            gpipe::cuda::check("a kernel launch",
+                                               cuda_double::launch(
+                                                   stream.get(), [&read, r] { ++read[r]; },
+                                                   {{outputs.data(), outputs.size_bytes()}}, {},
+                                                   "the caller's kernel"));
+                            crew[r].start(inputs, outputs, stream.get()).wait();
+                        }
+                        stream.synchronize();
+                    });
+                    crew.rethrow();
+                    CHECK((read == std::vector<std::size_t>(cells, 3)));
+                }
+                CHECK(cuda_double::races() == std::vector<std::string>{});
+            }
+}

@@ -21,10 +21,10 @@ namespace device {
 /// stream to compute on; devices on one GPU hand tensors over in place, others copy them on streams
 /// of their own: from GPU to GPU where these have peer access, else through pinned memory.
 ///
-/// A step can be kept as a CUDA graph: of each size of mini-batches one is captured, soon after the
-/// first, and the others are launched by one call. Layers are then not called again, so what
-/// changes from step to step must be read by their work, from the device's memory (context.random()
-/// does).
+/// A step, or an inference, can be kept as a CUDA graph: of each size of mini-batches one is
+/// captured, soon after the first, and the others are launched by one call. Layers are then not
+/// called again, so what changes from step to step must be read by their work, from the device's
+/// memory (context.random() does).
 class Cuda : public OwnMemory {
   public:
     using policy_kind = policy::Device;
@@ -79,7 +79,7 @@ class Cuda : public OwnMemory {
         feeds_.feed(i, to, from, bytes, pinned);
     }
     auto feeding() { return feeds_.feeding(); }
-    auto feeding(CallersStream caller) { return feeds_.feeding(caller); }
+    auto feeding(CallersStream caller) { return feeds_.feeding(caller, hub_); }
     void await_writers(void const* array) { feeds_.await_writers(array, links_.gpu(0)); }
     ///@}
 

@@ -90,9 +90,10 @@ class Feeds {
     };
     /// Arrays that nobody writes, or a default stream does.
     [[nodiscard]] Feeding feeding() { return Feeding(*this); }
-    /// Arrays that the caller's stream writes. Throws std::invalid_argument if that is capturing: a
-    /// step is no part of the caller's graph.
-    [[nodiscard]] Feeding feeding(cudaStream_t caller) {
+    /// Arrays that the caller's stream writes, or reads: a run on `hub`, too, is behind it, where
+    /// nothing is fed. Throws std::invalid_argument if it is capturing: a step is no part of the
+    /// caller's graph.
+    [[nodiscard]] Feeding feeding(cudaStream_t caller, StreamRef hub) {
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
         check("cudaStreamIsCapturing", cudaStreamIsCapturing(caller, &status));
         if (status != cudaStreamCaptureStatusNone)
@@ -105,6 +106,7 @@ class Feeds {
         DeviceGuard const guard(gpu); // whose default stream it may be
         now.record(caller);
         for (Stream const& stream : streams_) stream.wait(now);
+        hub.wait(now);
         return Feeding(*this, StreamRef(caller));
     }
 

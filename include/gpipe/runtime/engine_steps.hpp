@@ -53,6 +53,7 @@ void Engine<Device>::start(Pointers inputs, Pointers targets, std::size_t sample
 template <DeviceRuntime Device>
 void Engine<Device>::start(Pointers inputs, Pointers outputs, std::size_t samples,
                            StepOutcome& outcome) {
+    detail::OneCaller::Call const call(caller_);
     await_writers(outputs);
     start(inputs, outputs, samples, nullptr, &outcome);
 }
@@ -85,12 +86,14 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     }
     doubtful_ = false;
     lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
+    if (!done) {
+        under_way_[slot] = true;
+        if (outcome) outcome->wait_at(outcomes_[slot]);
+        next_slot_ = (slot + 1) % slots;
+        feeding.end(); // if that throws, somebody waits for the run all the same
+    }
     if (trains && !outcome) accumulated_ = before + samples;
-    if (done) return count(slot, outcome);
-    under_way_[slot] = true;
-    if (outcome) outcome->wait_at(outcomes_[slot]);
-    next_slot_ = (slot + 1) % slots;
-    feeding.end(); // if that throws, somebody waits for the run all the same
+    if (done) count(slot, outcome);
 }
 
 template <DeviceRuntime Device>

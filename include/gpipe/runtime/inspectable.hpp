@@ -26,7 +26,7 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
             machine().model().layers[index].object);
     }
     /// Calls change(layer), which may set its run-time members, once no run is under way: from the
-    /// next one on they hold. Steps that are kept as graphs are captured anew.
+    /// next one on they hold. Runs that are kept as graphs are captured anew.
     template <std::size_t index, class F> void change_layer(F&& change) {
         settled().engine().forget_steps();
         using Layer = typename Net::template Layer<index>;

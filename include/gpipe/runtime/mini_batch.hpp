@@ -161,7 +161,7 @@ class MiniBatch {
     // Which tensors may be absent, if any.
     void find_optionals(Model const& model) {
         GroupSizes const& inputs = model.infos[0].input;
-        GroupSizes const& targets = model.targets;
+        GroupSizes const targets = stages_outputs_ ? GroupSizes{} : model.targets;
         Array<void const*> tags(inputs.count + model.sides.size() + targets.count);
         std::size_t at = 0;
         bool any = false;

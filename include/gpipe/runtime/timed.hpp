@@ -20,7 +20,7 @@ namespace gpipe {
 /// first in this process.
 template <class Training> class Timed {
   public:
-    /// From the next run on, notes when every action runs, or is enqueued: see times(). Steps are
+    /// From the next run on, notes when every action runs, or is enqueued: see times(). Runs are
     /// then not kept as graphs. Waits for those under way.
     void time_actions() {
         machine().finish();
@@ -42,7 +42,7 @@ template <class Training> class Timed {
     /// action of a cell and a micro-batch begins and when it has ended: forwards, backwards, their
     /// halves, recomputes, and copies, of steps, gradients alone, evaluations and predictions; not
     /// what ends a step, nor where a micro-batch has no samples. On a device that enqueues that is
-    /// when its work is put on the stream, to which f may add; steps are then not kept as graphs.
+    /// when its work is put on the stream, to which f may add; runs are then not kept as graphs.
     ///
     /// It is called by all threads that walk lanes, for several devices at once, but for one device
     /// never twice at a time, and in the order of its program. What it throws fails the run as if a
@@ -74,16 +74,17 @@ template <class Training> class Timed {
     }
 
   private:
-    // make(): of each replica its own. None is set where one cannot be made.
+    // make(): of each replica its own, which is the caller's work. None is set where one cannot be
+    // made.
     template <class Make> void set_hook(Make make) {
         std::mutex mutex; // replicas of one process do this at once
         std::vector<std::pair<void const*, detail::ActionHook>> hooks;
         detail::MachineAccess::together(static_cast<Training&>(*this), [&](auto& of, bool) {
             of.finish();
-            detail::ActionHook hook = make();
             std::lock_guard const lock(mutex);
-            hooks.emplace_back(&of, std::move(hook));
+            hooks.emplace_back(&of, detail::ActionHook{});
         });
+        for (auto& [whose, hook] : hooks) hook = make();
         detail::MachineAccess::together(static_cast<Training&>(*this), [&](auto& of, bool) {
             for (auto const& [whose, hook] : hooks)
                 if (whose == &of) of.engine().runs().on_action(hook);

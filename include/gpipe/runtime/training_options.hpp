@@ -73,7 +73,7 @@ template <class Device> struct TrainingOptions {
     /// gradient, a layer's statistics, or what it tells replicas, that is written on in the next
     /// one's, if its bytes are a multiple of 256; and what merge_statistics() and update_buffers()
     /// write. On a GPU every call is waited for, so that a kernel's fault has its layer's name, but
-    /// not in steps that are kept as graphs, which are not looked at; and see
+    /// not in runs that are kept as graphs, which are not looked at; and see
     /// device::Cuda::Options::blocking.
     bool debug = false;
 };
