@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gpipe/layer/dtype.hpp>
-#include <gpipe/state/state_error.hpp>
 #include <gpipe/state/state_inline.hpp>
 
 #include <cstddef>
