@@ -116,6 +116,7 @@ set(GPIPE_HEADERS
     include/gpipe/inference.hpp
     include/gpipe/layer/absent.hpp
     include/gpipe/layer/batch.hpp
+    include/gpipe/layer/call_context.hpp
     include/gpipe/layer/constants.hpp
     include/gpipe/layer/context.hpp
     include/gpipe/layer/dtype.hpp

@@ -238,12 +238,12 @@ template <class Chain, class... Policies> struct PartsOf<Training<Chain, Policie
 
 } // namespace detail
 
-/// The fastest schedule and checkpointing policy with which each device of a Train fits into its
-/// bytes. Every schedule of the catalogue that the options leave room for is planned as a Train's
-/// constructor would (cells, bytes, what copies take; nothing is allocated, no layer is called),
-/// and a step simulated: with everything kept, and, if that does not fit but could be the fastest,
-/// with checkpoint::ExceptLast, with checkpoint::Optimal for those bytes, and where there is a host
-/// bandwidth with what that offloads. E.g.
+/// The fastest schedule and checkpointing policy with which each device of a Train, of one rank and
+/// without Replicas, fits into its bytes. Every schedule of the catalogue that the options leave
+/// room for is planned as a Train's constructor would (cells, bytes, what copies take; nothing is
+/// allocated, no layer is called), and a step simulated: with everything kept, and, if that does
+/// not fit but could be the fastest, with checkpoint::ExceptLast, with checkpoint::Optimal for
+/// those bytes, and where there is a host bandwidth with what that offloads. E.g.
 ///
 ///     using Train = Training<Net, Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic,
 ///                            checkpoint::Dynamic, ...>;

@@ -31,9 +31,10 @@ namespace gpipe {
 /// - when parameters are updated (default update::AfterCommit), and Replicas (default: none);
 /// - a transport (default transport::Local) and a device (default device::Host).
 /// What is constant is checked, proven and planned at compile time; what is `dynamic`
-/// (Cells<dynamic>, MicroBatches<dynamic>, schedule::Dynamic, checkpoint::Dynamic), and what
-/// checkpoint::Optimal finds, by the same functions in the constructor, which throws
-/// std::invalid_argument where a constant would not have compiled. See ConstantPlan for the former.
+/// (Cells<dynamic>, MicroBatches<dynamic>, Replicas<dynamic>, schedule::Dynamic,
+/// checkpoint::Dynamic), and what checkpoint::Optimal finds, by the same functions in the
+/// constructor, which throws std::invalid_argument where a constant would not have compiled. See
+/// ConstantPlan for the former.
 ///
 /// All memory is allocated in the constructor: a step allocates nothing. A Training is used by one
 /// thread at a time, and not from within its own steps: std::logic_error. Any number may exist.
@@ -83,8 +84,9 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// loss leaves as it was thrown, failure() tells where; parameters, optimizer state and step
     /// count are then as before. Throws std::invalid_argument for batches that do not fit, and for
     /// rates, groups and other numbers of the optimizer that are none or out of bounds,
-    /// std::domain_error if the total weight of the loss is not positive, and, as if a layer had
-    /// thrown it, if the loss is not finite: see Options::not_finite, finite_gradients.
+    /// std::domain_error if the total weight of the loss is not positive and, as if a layer had
+    /// thrown it, if the loss, or what of the gradients is looked at, is not finite: see
+    /// Options::not_finite, finite_gradients.
     Result step(Batch<Input> inputs, Batch<Target> targets) {
         return started(inputs, targets).result();
     }

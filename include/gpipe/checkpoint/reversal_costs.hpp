@@ -75,7 +75,7 @@ struct ReversalBytes {
 };
 
 /// The bytes that a sound reversal takes. Keep::all of a layer counts all[l], and input[l] too if
-/// the layer's input is not there: see detail::Kept. A forward needs what is kept after it and its
+/// the layer's input is not there. A forward needs what is kept after it and its
 /// temporaries, a backward what is kept before it and its temporaries. What the cell's own forward
 /// has beside the retained bytes, forward_temporary, is not counted: it is the same in any
 /// reversal.

@@ -23,7 +23,7 @@ struct PieceReversal {
 };
 
 /// The fastest reversal of layers [first, last) of a cell, beginning with the input of `first`,
-/// that takes at most budget_bytes beyond that input: see detail::FastestReversals. Sizes are
+/// that takes at most budget_bytes beyond that input. Sizes are
 /// rounded up to the budget by `slots`, so it never takes more, but may be slower than the best
 /// that fits: not if all sizes are multiples of that, nor if the budget is less bytes than slots.
 /// Possible if and only if the budget is at least least_bytes: where rounding leaves nothing, it is

@@ -71,13 +71,13 @@ class HostBuffer {
     std::size_t size_ = 0;
 };
 
-/// The CPU. A fixed pool of at most as many threads as cores walks the programs of all K devices:
-/// each is a lane of its own, in order, which any thread goes on with that has nothing to do; a
-/// thread keeps to its share of neighbouring ones while it can. So a thread that has lost its core
-/// holds up no more than the actions that need the one it is in. The caller of submit() is the
-/// first thread, so one lane needs no other. Tensors are handed from lane to lane without a copy; a
-/// mark is a count. Work is done when the call returns. No thread outlives the object. (A process
-/// that fork() makes has none of the threads: it must not use the object, nor destroy it.)
+/// The CPU. A fixed pool of threads (by default at most as many as cores) walks the programs of all
+/// K devices: each is a lane of its own, in order, which any thread goes on with that has nothing
+/// to do; a thread keeps to its share of neighbouring ones while it can. So a thread that has lost
+/// its core holds up no more than the actions that need the one it is in. The caller of submit() is
+/// the first thread, so one lane needs no other. Tensors are handed from lane to lane without a
+/// copy; a mark is a count. Work is done when the call returns. No thread outlives the object. (A
+/// process that fork() makes has none of the threads: it must not use the object, nor destroy it.)
 class Host : public SharedMemory {
   public:
     using policy_kind = policy::Device;

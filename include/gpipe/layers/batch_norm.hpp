@@ -57,7 +57,8 @@ struct BatchNorm {
     /// Running mean and variance, 0 and 1 at first, and how often they have moved.
     using Buffers =
         Tensors<Tensor<double, channels>, Tensor<double, channels>, Tensor<std::int64_t>>;
-    /// See detail::StatisticsRows.
+    /// Of each channel what there is to say of the samples so far: how many, their mean and the sum
+    /// of squares around it, or what moves the running statistics.
     using Statistics = Tensor<double, running == RunningStatistics::micro_batch ? 4 : 3, channels>;
     static constexpr char const* parameter_names[] = {"weight", "bias"}; ///< in saved states
     static constexpr char const* buffer_names[] = {"running_mean", "running_var",

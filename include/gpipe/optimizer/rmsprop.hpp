@@ -8,7 +8,7 @@ namespace gpipe {
 
 /// RMSProp (Tieleman and Hinton, 2012), as torch.optim.RMSprop with momentum:
 /// s = alpha s + (1 - alpha) g^2; b = momentum b + g / (sqrt(s) + epsilon); p -= learning_rate b.
-/// Two states (s, b): with the parameter and its gradient left out, the 12 bytes per fp32 parameter
+/// Two states (s, b): with the parameter, but without its gradient, the 12 bytes per fp32 parameter
 /// of the GPipe paper's table 1.
 struct RMSProp {
     static constexpr std::size_t states = 2; ///< numbers kept per parameter: s and b

@@ -34,7 +34,7 @@ template <class Device> struct TrainingOptions {
     double clip_norm = 0;
     /// Whether gradients must be finite, too, where nothing is clipped: it takes the same norm.
     /// With update::Immediate each device looks at its own: those that find no fault update, and
-    /// unless none did the object is then of no use, and says so.
+    /// unless none did the object is then of no use, and says so; not with NotFinite::go_on.
     bool finite_gradients = false;
     /// What gradients are scaled by on their way, see LossScale. It takes their norm. A step whose
     /// gradients are not finite is then no error but skipped, see StepResult::skipped():

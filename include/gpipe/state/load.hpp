@@ -23,6 +23,7 @@ namespace gpipe {
 
 /// Which of a saved state is loaded. Each entry is the begin of names, as "layer.0017.", or, with
 /// '*' for any text and '?' for any character, a whole name, as "*.weight".
+/// One that fits no tensor's name is an error.
 struct LoadOptions {
     std::vector<std::string> only{};   ///< if any, no other tensors
     std::vector<std::string> except{}; ///< not these

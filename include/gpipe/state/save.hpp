@@ -234,6 +234,8 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 /// or no more of one that is being written for twelve (five seconds, and one minute, when the
 /// training goes). If that fails on one rank, and its wait() has not said so, all throw at the next
 /// save.
+///
+/// Throws std::invalid_argument unless Options::snapshot is true.
 template <class Net, class... Policies>
 PendingSave start_save(Training<Net, Policies...>& train, std::string const& path,
                        StateMetadata const& metadata = {}) {

@@ -171,8 +171,8 @@ class TextCanvas {
 
 /// Timelines as text, one below the other in one scale, a row per device and time to the right:
 ///
-///     device 0   F0 F1 F2 F3 .  .  .  .  .  .  .  .  B3 .. B2 .. B1 .. B0 ..
-///     device 1   .  F0 F1 F2 F3 .  .  .  .  .  B3 .. B2 .. B1 .. B0 ..
+///     device 0   F0 F1 F2 F3 .  .  .  .  .  .  B3 .. B2 .. B1 .. B0 ..
+///     device 1   .  F0 F1 F2 F3 .  .  .  B3 .. B2 .. B1 .. B0 ..
 ///     device 2   .  .  F0 F1 F2 F3 B3 .. B2 .. B1 .. B0 ..
 ///
 /// F forward, R recompute, B backward, I input gradient, W weight gradient, with the number of the

@@ -56,8 +56,10 @@ class Watch {
                 "gpipe: %zu ranks are more than the %zu that can watch each other", ranks,
                 most_ranks);
     }
-    /// All ranks make one at once. `deadline`: seconds; `address`, `exchange`: see
-    /// detail::WatchMesh. Throws std::invalid_argument for more than 64 ranks, and as that does.
+    /// All ranks make one at once. `deadline`: seconds; `address`: where to listen, a name or
+    /// number, by default the loopback or, on several hosts, the first other interface; `exchange`:
+    /// see detail::WatchMesh. Throws std::invalid_argument for more than 64 ranks, and as that
+    /// does.
     template <class Exchange>
     Watch(std::size_t rank, std::size_t ranks, double deadline, std::string const& address,
           Exchange exchange)
