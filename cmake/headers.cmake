@@ -131,6 +131,7 @@ set(GPIPE_HEADERS
     include/gpipe/layer/skip.hpp
     include/gpipe/layer/stash.hpp
     include/gpipe/layer/tensor.hpp
+    include/gpipe/layer/tensor_view.hpp
     include/gpipe/layer/tie.hpp
     include/gpipe/layer/traits.hpp
     include/gpipe/layer/view.hpp
@@ -235,6 +236,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/layer_check.hpp
     include/gpipe/runtime/layer_probe.hpp
     include/gpipe/runtime/layer_slopes.hpp
+    include/gpipe/runtime/loader_parts.hpp
     include/gpipe/runtime/loss_scaling.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp

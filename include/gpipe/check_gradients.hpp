@@ -98,7 +98,7 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
             else if (t >= model.input_tensors)
                 probe.give_side(s, t - model.input_tensors, sample(batch.inputs[t]));
             else if (i == 0)
-                probe.give(s, t, sample(batch.inputs[t]));
+                probe.give(s, t, sample(batch.inputs[t]), s / batch.samples);
         for (std::size_t t = 0; t < batch.targets.size() && loss; ++t)
             if (!batch.targets[t].absent) probe.give_target(s, t, sample(batch.targets[t]));
     }
@@ -205,10 +205,11 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
 /// std::invalid_argument for batches that do not fit. It takes some 8 x (entries + 4) forwards per
 /// tensor; of floats, where rounding asks for more widths, up to five times as many.
 template <class Net, class... Policies>
-GradientReport check_gradients(Training<Net, Policies...>& train,
-                               Batch<typename Training<Net, Policies...>::Input> inputs,
-                               Batch<typename Training<Net, Policies...>::Target> targets,
-                               GradientCheckOptions const& options = {}) {
+[[nodiscard]] GradientReport
+check_gradients(Training<Net, Policies...>& train,
+                Batch<typename Training<Net, Policies...>::Input> inputs,
+                Batch<typename Training<Net, Policies...>::Target> targets,
+                GradientCheckOptions const& options = {}) {
     auto& machine = detail::MachineAccess::machine(train);
     std::size_t const samples = detail::or_refuse(
         machine, [&] { return detail::checked_batch(inputs, targets, "targets"); });

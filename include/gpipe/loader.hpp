@@ -1,108 +1,23 @@
 #pragma once
 
-#include <gpipe/core/checked.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/core/hash.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/shuffle.hpp>
-#include <gpipe/runtime/agreement.hpp>
-#include <gpipe/runtime/machine.hpp>
-#include <gpipe/runtime/micro_batches.hpp>
+#include <gpipe/runtime/loader_parts.hpp>
 
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <mutex>
-#include <span>
 #include <stdexcept>
 #include <thread>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace gpipe {
-
-namespace detail {
-
-template <class Group> struct LoaderTensors;
-// Of a mini-batch: memory that costs nothing where nobody writes.
-template <class... Ts> struct LoaderTensors<Tensors<Ts...>> {
-    std::tuple<std::unique_ptr<typename Ts::Element[]>...> arrays;
-    std::size_t samples;
-
-    explicit LoaderTensors(std::size_t count)
-        : arrays(std::unique_ptr<typename Ts::Element[]>(
-              new typename Ts::Element[checked_product(count, Ts::size)])...),
-          samples(count) {}
-    // read(span of each tensor) for a sample.
-    template <class Read> void fill(std::size_t sample, Read read) {
-        std::apply(
-            [&](auto&... array) {
-                read(std::span<typename Ts::Element, Ts::size>(array.get() + sample * Ts::size,
-                                                               Ts::size)...);
-            },
-            arrays);
-    }
-    template <class Batch> Batch batch() const {
-        return std::apply(
-            [&](auto const&... array) {
-                return Batch(
-                    std::span<typename Ts::Element const>(array.get(), samples * Ts::size)...);
-            },
-            arrays);
-    }
-};
-
-// Which samples of a mini-batch are read in this process, and what of them.
-struct LoaderPart {
-    SampleRange samples;
-    bool inputs, targets;
-};
-template <class Machine> bool reads_sides(Machine const& machine) {
-    for (std::size_t i = 0; i < machine.model().infos.size(); ++i)
-        if (machine.model().infos[i].sides.count > 0 && machine.ranks().own(machine.device_of(i)))
-            return true;
-    return false;
-}
-// Throws what was wrong with what the Loader was told, which other ranks then hear of. `what`: a
-// number for all that says which samples a mini-batch has.
-template <class Train>
-std::vector<LoaderPart> loader_parts(Train& train, std::exception_ptr const& wrong,
-                                     std::size_t batch, std::uint64_t what) {
-    std::vector<LoaderPart> parts;
-    std::mutex mutex; // replicas of one process do this at once
-    MachineAccess::together(train, [&](auto& machine, bool) {
-        or_refuse(machine, [&] {
-            if (wrong) std::rethrow_exception(wrong);
-        });
-        machine.begin_together(RankCall::reads);
-        Ranks const& ranks = machine.ranks();
-        Programs const& programs = machine.programs();
-        LoaderPart const part{Split(batch, ranks.replicas)[ranks.replica],
-                              ranks.own(programs.device_of(0)) || reads_sides(machine),
-                              ranks.own(programs.device_of(programs.cells() - 1))};
-        if constexpr (joins_ranks<std::remove_cvref_t<decltype(machine.device())>>) {
-            // Of those that read: the others need no source.
-            auto const all = machine.gather(part.inputs || part.targets ? what | 1 : 0);
-            std::size_t first = 0;
-            while (first + 1 < all.size() && !all[first]) ++first;
-            for (std::size_t r = first; r < all.size(); ++r)
-                if (all[r] && all[r] != all[first])
-                    throw_error<std::invalid_argument>(
-                        "gpipe: rank %zu has a Loader of another source, or with other options, "
-                        "than rank %zu: all have to load the same",
-                        r, first);
-        }
-        std::lock_guard const lock(mutex);
-        parts.push_back(part);
-    });
-    return parts;
-}
-
-} // namespace detail
 
 /// What may be chosen of a Loader.
 struct LoaderOptions {
@@ -212,8 +127,11 @@ template <class Train, class Source> class Loader {
     static std::size_t room(Train const& train) {
         return detail::MachineAccess::of(train).all_samples();
     }
-    static std::uint64_t size_of(Source const& source, std::exception_ptr& error) noexcept try {
-        return static_cast<std::uint64_t>(source.size());
+    using Check = detail::CheckSource<Source, Input, Target>;
+    static std::uint64_t size_of([[maybe_unused]] Source const& source,
+                                 std::exception_ptr& error) noexcept try {
+        if constexpr (Check::ok()) return static_cast<std::uint64_t>(source.size());
+        return 0;
     } catch (...) { // which other ranks are to hear of
         error = std::current_exception();
         return 0;
@@ -245,17 +163,17 @@ template <class Train, class Source> class Loader {
     }
     Slot& slot_of(std::uint64_t number) { return slots_[place_of(number)]; }
     void read(std::uint64_t number) {
-        Slot& slot = slot_of(number);
-        for (detail::LoaderPart const& part : parts_)
-            for (std::size_t i = 0; i < part.samples.count; ++i) {
-                std::size_t const place = part.samples.first + i;
-                std::uint64_t const from = sample(number, place);
-                if (part.inputs)
-                    slot.inputs.fill(place, [&](auto... to) { source_.inputs(from, to...); });
-                if constexpr (!std::is_same_v<Target, Tensors<>>)
-                    if (part.targets)
-                        slot.targets.fill(place, [&](auto... to) { source_.targets(from, to...); });
-            }
+        if constexpr (Check::ok())
+            for (detail::LoaderPart const& part : parts_)
+                for (std::size_t i = 0; i < part.samples.count; ++i)
+                    read(part, slot_of(number), number, part.samples.first + i);
+    }
+    void read(detail::LoaderPart const& part, Slot& slot, std::uint64_t number, std::size_t place) {
+        std::uint64_t const from = sample(number, place);
+        if (part.inputs) slot.inputs.fill(place, [&](auto... to) { source_.inputs(from, to...); });
+        if constexpr (!std::is_same_v<Target, Tensors<>>)
+            if (part.targets)
+                slot.targets.fill(place, [&](auto... to) { source_.targets(from, to...); });
     }
     // In turn, as long as there is a slot that is not the caller's.
     void read_ahead() {

@@ -75,6 +75,15 @@ class Training : public ConstantPlan<Net, Policies...>,
         requires(!detail::are_taken<N, Net, F, LossFunctor, O, OptimizerFunctor>)
     Training(N const&, F const&, O const&, Options const&)
         : Training(detail::CheckArguments<N, Net, F, LossFunctor, O, OptimizerFunctor>::refuse()) {}
+    template <class N = Net>
+    Training(N const&, Options const&) : Training(detail::CheckFour<N>::refuse()) {}
+    template <class N = Net>
+    Training(N const&, LossFunctor const&, Options const&)
+        : Training(detail::CheckFour<N>::refuse()) {}
+    template <class N = Net, class O>
+        requires(!std::convertible_to<O, Options>)
+    Training(N const&, LossFunctor const&, Options const&, O const&)
+        : Training(detail::CheckFour<N>::refuse()) {}
     /// @endcond
     Training(Training const&) = delete;
     Training& operator=(Training const&) = delete;
@@ -155,6 +164,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     LossFunctor const& loss() const { return loss_; } ///< as it is
     /// Calls change(loss), which may set its run-time members: see change_layer().
     template <class F> void change_loss(F&& change) {
+        if constexpr (!detail::CheckChange<F, LossFunctor>::ok()) return;
         machine_.engine().forget_steps();
         static_cast<F&&>(change)(loss_);
     }
@@ -182,10 +192,18 @@ class Training : public ConstantPlan<Net, Policies...>,
     }
     /// @endcond
     /// The same by copies: see read_parameter().
-    template <class T> void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
+    template <class T>
+        requires(!std::is_const_v<T>)
+    void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
         auto const at =
             parameter_for(not_frozen(this->settled(), layer, tensor), layer, tensor, to);
         machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
+    }
+    /// The same into what a std::span is made of.
+    template <class Range>
+        requires detail::IsArray<Range>
+    void read_gradient(std::size_t layer, std::size_t tensor, Range&& to) {
+        read_gradient(layer, tensor, detail::written_span(to));
     }
     /// By cell how it is reversed, or none.
     Array<Reversal> const& reversals() const { return machine_.reversals(); }

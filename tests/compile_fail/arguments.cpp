@@ -18,16 +18,42 @@
 // expect GPIPE_LIBRARY_OPTIMIZER_OF_OTHER_TYPES: gpipe: the optimizer \(O\) takes no parameters of this type \(T\), which the chain has \(the library's calculate in float and double
 // expect GPIPE_PARAMETERS_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
 // expect GPIPE_NONE_IS_WRITTEN: gpipe: there is no such tensor: .* or it is gpipe::none, which accepts_none takes
+// expect GPIPE_WITHOUT_OPTIMIZER: gpipe: a Training is given four things, in this order: the Net, the loss, the optimizer
+// expect GPIPE_WITHOUT_LOSS: gpipe: a Training is given four things, in this order
+// expect GPIPE_OPTIONS_FIRST: gpipe: a Training is given four things, in this order
+// expect GPIPE_CHANGES_A_COPY: gpipe: change_layer<i>\(f\) and change_loss\(f\) call f with the layer, or loss \(Changed\), that is to be changed: f has to take it by reference
+// expect GPIPE_CHANGES_A_COPY_OF_THE_LOSS: gpipe: change_layer<i>\(f\) and change_loss\(f\) call f with the layer
+// expect GPIPE_NO_METRICS: gpipe: this loss has no metrics: LossValue<n> has n
+// expect GPIPE_READS_TO_CONST: gpipe: what is read is written to elements that are const
+// expect GPIPE_ASSIGNS_A_SAMPLE: gpipe: view\[sample\] = other would copy no elements
+// expect GPIPE_ASSIGNS_ANOTHERS_SAMPLE: gpipe: view\[sample\] = other would copy no elements
+// expect GPIPE_ASSIGNS_ALL: gpipe: view\[sample\] = other would copy no elements
 #include <gpipe/gpipe.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
+
+#include <span>
+#include <vector>
 
 struct Plain : blank::Map<4> {};
 struct Own : blank::Linear<4> {
     using Saved = blank::Floats<4>;
     using Scratch = blank::Floats<4>;
     static constexpr bool accepts_none = true;
-    void forward(auto& ctx, auto, auto) const { ctx.saved()(0, 0) = 1; }
+    void forward(auto& ctx, auto x, auto y) const {
+        ctx.saved()(0, 0) = 1;
+        auto first = y[0];
+#if defined(GPIPE_ASSIGNS_A_SAMPLE)
+        ctx.saved()[0] = first;
+#elif defined(GPIPE_ASSIGNS_ANOTHERS_SAMPLE)
+        y[0] = x[0];
+#elif defined(GPIPE_ASSIGNS_ALL)
+        ctx.saved() = y;
+#else
+        first = y[x.samples() - 1];
+#endif
+        first[0] = x(0, 0);
+    }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
         auto const [w, b] = ctx.parameters();
         auto [dw, db] = ctx.gradients();
@@ -110,7 +136,28 @@ void use(Train& train) {
     (void)train.parameters<0>();
     (void)train.gradients<0>();
     (void)train.layer<2>();
+#if defined(GPIPE_CHANGES_A_COPY)
+    train.change_layer<2>([](auto) {});
+#elif defined(GPIPE_CHANGES_A_COPY_OF_THE_LOSS)
+    train.change_loss([](blank::Loss<4>) {});
+#else
     train.change_layer<2>([](auto&) {});
+    train.change_loss([](blank::Loss<4>&) {});
+#endif
+    std::vector<float> elements(16);
+#ifdef GPIPE_READS_TO_CONST
+    train.read_parameter(0, 0, std::span<float const>(elements));
+#else
+    train.read_parameter(0, 0, elements);
+    train.read_parameter(0, 0, std::span(elements));
+    train.read_gradient(0, 0, elements);
+#endif
+    train.write_parameter(0, 0, elements);
+    train.write_parameter(0, 0, std::span(elements));
+    train.write_parameter(0, 0, std::span<float const>(elements));
+#ifdef GPIPE_NO_METRICS
+    (void)train.evaluate(elements, elements).metric[0];
+#endif
 #endif
 }
 
@@ -126,6 +173,12 @@ int main() {
     Train train{Net{}, loss, gpipe::Adam{}, options};
 #elif defined(GPIPE_OTHER_OPTIMIZER_BESIDE_BRACES)
     Train train{{}, {}, gpipe::Adam{}, {.samples = 4}};
+#elif defined(GPIPE_WITHOUT_OPTIMIZER)
+    Train train{Net{}, loss, {.samples = 4}};
+#elif defined(GPIPE_WITHOUT_LOSS)
+    Train train{Net{}, {.samples = 4}};
+#elif defined(GPIPE_OPTIONS_FIRST)
+    Train train{Net{}, loss, options, sgd};
 #else
     Train train{Net{}, loss, {}, options};
     Train other{{}, {}, sgd, {.samples = 4}};

@@ -19,6 +19,7 @@
 // expect GPIPE_BACKWARD_NO_DX: gpipe: the backward of layer Index \(L\) takes one argument less: dx is missing, or
 // expect GPIPE_BACKWARD_READS_MORE: or what backward_reads says that it reads
 // expect GPIPE_BACKWARD_REFUSES_NONE: gpipe: layer Index \(L\) declares accepts_none, but its backward does not take gpipe::none
+// expect GPIPE_BACKWARD_REFERENCES: gpipe: the backward of layer Index \(L\) takes other arguments, or is private
 // expect GPIPE_BACKWARD_ARGUMENTS: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto x, auto dy, auto dx\)
 // expect GPIPE_READS_NEITHER: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto dy, auto dx\)
 // expect GPIPE_READS_OUTPUT: gpipe: the backward of layer Index \(L\) takes other arguments, or is private: void backward\(auto& context, auto y, auto dy, auto dx\)
@@ -59,6 +60,7 @@
 // expect GPIPE_EXCHANGE_GRADIENT_READS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_FREEZES_NOTHING: gpipe: what layer Index \(L\) calls FrozenTensors must be a std::index_sequence of numbers
 // expect GPIPE_FREEZES_NOTHING: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
+// expect GPIPE_FREEZES_BY_A_VALUE: gpipe: what layer Index \(L\) calls FrozenTensors must be a std::index_sequence
 // expect GPIPE_FREEZES_NO_NUMBERS: gpipe: what layer Index \(L\) calls FrozenTensors must be a std::index_sequence
 // expect GPIPE_FINAL: gpipe: layer Index \(L\) must not be final: which functions it has is seen by deriving fr
 // expect GPIPE_CHEAP_IS_NO_BOOL: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
@@ -293,6 +295,10 @@ struct Mistake : Forward {
     static constexpr bool accepts_none = true;
     template <class C> void backward(C&, ReadView, ReadView, WriteView) const {}
 };
+#elif defined(GPIPE_BACKWARD_REFERENCES)
+struct Mistake : Forward {
+    void backward(auto&, auto& x, auto& dy, auto& dx) const { dx(0, 0) = x(0, 0) * dy(0, 0); }
+};
 #elif defined(GPIPE_BACKWARD_ARGUMENTS)
 struct Mistake : Forward {
     void backward(auto&, auto, auto, auto, auto) const {}
@@ -436,6 +442,10 @@ struct Mistake : Four {
 };
 #elif defined(GPIPE_FREEZES_NOTHING)
 struct Mistake : gpipe::FrozenParameters<Whole, 2> {};
+#elif defined(GPIPE_FREEZES_BY_A_VALUE)
+struct Mistake : Whole {
+    static constexpr std::size_t FrozenTensors[] = {0};
+};
 #elif defined(GPIPE_FREEZES_NO_NUMBERS)
 struct Mistake : Whole {
     using FrozenTensors = int;

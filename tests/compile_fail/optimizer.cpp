@@ -8,6 +8,9 @@
 // expect GPIPE_NOT_COPYABLE: gpipe: an optimizer must be copyable
 // expect GPIPE_NOT_TRIVIAL: gpipe: an optimizer must be trivially copyable to be copied to this device
 // expect GPIPE_NOT_TRIVIAL_IMMEDIATE: gpipe: with update::Immediate an optimizer must be trivially cop
+// expect GPIPE_REFERENCE: gpipe: the operator\(\) of the optimizer \(O\) takes other arguments
+// expect GPIPE_RULE_COPIES: gpipe: the functor that rule<T>\(\) of the optimizer \(O\) returns takes the parameter by value, and would change a copy
+// expect GPIPE_RULE_TAKES: gpipe: the functor that rule<T>\(\) of the optimizer \(O\) returns takes other arguments
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
@@ -67,10 +70,27 @@ struct Mistake {
     std::unique_ptr<int> once;
     template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>) const noexcept {}
 };
-#else
+#elif defined(GPIPE_REFERENCE)
 struct Mistake {
     static constexpr int states = 0;
-    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>) const noexcept {}
+    template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>&) const noexcept {}
+};
+#else
+struct Mistake {
+    static constexpr int states = 1;
+    template <class T> auto rule(UpdateContext) const {
+#if defined(GPIPE_RULE_COPIES)
+        return [](T parameter, T gradient, T&) { parameter -= gradient; };
+#elif defined(GPIPE_RULE_TAKES)
+        return [](T& parameter, T gradient) { parameter -= gradient; };
+#else
+        return [](T& parameter, T gradient, T&) { parameter -= gradient; };
+#endif
+    }
+    template <class T>
+    void operator()(UpdateContext context, UpdateTensor<T, 1> tensor) const noexcept {
+        gpipe::apply_to_all(*this, context, tensor);
+    }
 };
 #endif
 using Train = gpipe::Training<gpipe::Pipeline<blank::Linear<4>>, gpipe::Loss<blank::Loss<4>>,

@@ -7,6 +7,9 @@
 // expect GPIPE_NAMED_LIKE_A_BUFFER: gpipe: a parameter and a buffer of this layer have one name
 // expect GPIPE_NAMED_LIKE_A_PARAMETER: gpipe: a parameter and a buffer of this layer have one name
 // expect GPIPE_UNKNOWN_ELEMENTS: gpipe: a parameter or buffer has elements of a type that files do not know
+// expect GPIPE_ONE_TEXT: gpipe: parameter_names of this layer must be a constant array: static constexpr char const. parameter_names\[\]
+// expect GPIPE_NAMES_IN_OBJECT: gpipe: parameter_names of this layer must be a constant array
+// expect GPIPE_BUFFER_NAMES_CHANGE: gpipe: buffer_names of this layer must be a constant array
 #include <gpipe/state/layer_state.hpp>
 #include <support/blank_layers.hpp>
 
@@ -30,6 +33,10 @@ struct Layer : blank::Linear<4> {
     static constexpr char const* parameter_names[] = {"weight", "weight"};
 #elif defined GPIPE_NAME_LIKE_A_PATTERN
     static constexpr char const* parameter_names[] = {"weight", "b*"};
+#elif defined GPIPE_ONE_TEXT
+    static constexpr char const* parameter_names = "weight";
+#elif defined GPIPE_NAMES_IN_OBJECT
+    char const* parameter_names[2] = {"weight", "bias"};
 #else
     static constexpr char const* parameter_names[] = {"weight", "bias"};
 #endif
@@ -38,6 +45,8 @@ struct Running : blank::Linear<4> {
     using Buffers = gpipe::Tensors<gpipe::Tensor<float, 4>, gpipe::Tensor<int>>;
 #if defined GPIPE_BUFFER_WITHOUT_NAME
     static constexpr char const* buffer_names[] = {"mean"};
+#elif defined GPIPE_BUFFER_NAMES_CHANGE
+    static inline char const* buffer_names[] = {"mean", "count"};
 #else
     static constexpr char const* buffer_names[] = {"mean", "count"};
 #endif

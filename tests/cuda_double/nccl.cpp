@@ -86,13 +86,14 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
             own.ranks = std::make_unique<Ranks>(*own.control, static_cast<int>(r));
             auto o = options;
             o.cells = cells;
-            if constexpr (requires { o.replicas; }) o.replicas = replicas;
+            constexpr bool trains = requires { o.replicas; };
+            if constexpr (trains) o.replicas = replicas;
             if (o.device.device.gpus.empty()) o.device.device.gpus = {static_cast<int>(r)};
             o.device.transport = own.ranks.get();
-            if constexpr (std::is_constructible_v<Train, Net, typename Train::Options const&>)
-                own.train = std::make_unique<Train>(make_net(watch), o);
-            else
+            if constexpr (trains)
                 own.train = std::make_unique<Train>(make_net(watch), Loss{}, Adam{1e-2f}, o);
+            else
+                own.train = std::make_unique<Train>(make_net(watch), o);
         });
     }
     ~CrewOf() {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -174,7 +175,7 @@ TEST_CASE(
     std::vector<Real> outputs(9 * 3);
     train.predict(data.inputs, outputs);
     CHECK(second.take().size() == 2 * 3 * M);
-    train.on_action(nullptr);
+    train.on_action(std::function<void(ActionEvent const&)>()); // none, as nullptr is
     train.step(data.inputs, data.targets);
     train.evaluate(data.inputs, data.targets);
     CHECK(second.take().empty());

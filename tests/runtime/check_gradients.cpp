@@ -4,6 +4,7 @@
 #include <support/skip_layers.hpp>
 
 #include <gpipe/check_gradients.hpp>
+#include <gpipe/layers/batch_norm.hpp>
 
 #include <doctest/doctest.h>
 
@@ -334,6 +335,35 @@ TEST_CASE_TEMPLATE("a slope that is lost in rounding is not called wrong, and sa
 
 namespace {
 
+/// Large numbers beside a small slope, of which backward says `factor` times as much.
+template <int factor> struct Far {
+    using Input = gpipe::Tensor<float, 4>;
+    using Output = Input;
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = 3e7f + x.data()[i] / 2;
+    }
+    void backward(auto&, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i) dx.data()[i] = factor * dy.data()[i] / 2;
+    }
+};
+
+} // namespace
+
+TEST_CASE("nor is one checked that changes nothing, though backward says that it is one") {
+    auto const check = [](auto far) {
+        auto const report =
+            report_of<float, toy::MeanSquare<float, 4>>(toy::numbers<float>(16, 3), 4, far);
+        INFO(report);
+        CHECK(report.passed());
+        CHECK(row_of(report, 0, "input 0").checked == 0);
+    };
+    check(Far<1>{});
+    check(Far<-3>{});
+}
+
+namespace {
+
 struct Across;
 /// Passes its input on, and stashes it, if it does.
 template <bool stashes> struct Stasher {
@@ -423,6 +453,14 @@ TEST_CASE("elements of 16 bits are checked as far as they go") {
 
 TEST_CASE("one sample is enough, and batches that do not fit are refused") {
     std::vector<float> const one = toy::numbers<float>(5, 2);
+    // What samples do together is looked at where they differ.
+    for (std::uint32_t seed = 0; seed < 20; ++seed) {
+        auto const report = report_of<float, toy::MeanSquare<float, 5>>(
+            toy::numbers<float>(5, seed), 1, gpipe::BatchNorm<gpipe::Tensor<float, 5>>{});
+        INFO(report);
+        CHECK(report.passed());
+        CHECK(row_of(report, 0, "input 0").checked > 0);
+    }
     CHECK(report_of<float, toy::MeanSquare<float, 5>>(one, 1, toy::Linear<float, 5, 5>{}).passed());
     CHECK_THROWS_WITH_AS((report_of<float, toy::MeanSquare<float, 5>>(toy::numbers<float>(10, 2), 1,
                                                                       toy::Linear<float, 5, 5>{})),

@@ -195,8 +195,7 @@ TEST_CASE(
     "groups that are changed are looked at again, and nothing changes where they do not fit") {
     toy::Watch watch;
     toy::Training<toy::Net<float>, toy::MeanSquare<float, 3>, Grouped<gpipe::SGD>, Host> train(
-        toy::make_net<float>(watch), {}, Grouped<gpipe::SGD>{},
-        {.samples = 8, .seed = 3, .cells = 2});
+        toy::make_net<float>(watch), {}, {}, {.samples = 8, .seed = 3, .cells = 2});
     toy::Data<float> const data(8);
     train.optimizer().groups[2] = {.first_layer = 3, .last_layer = 10};
     CHECK_THROWS_WITH_AS(train.step(data.inputs, data.targets),

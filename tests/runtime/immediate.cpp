@@ -368,6 +368,11 @@ TEST_CASE("what goes wrong in a step that nobody listens to is thrown by the nex
         brief.reset();
         CHECK(pending.ready());
         CHECK(pending.result().loss > 0);
+        auto taker = std::move(pending);
+        CHECK(taker.result().loss > 0);
+        CHECK_THROWS_WITH_AS(pending.result(),
+                             "gpipe: this step has been moved from: who has it now has its result",
+                             std::logic_error);
     }
 }
 

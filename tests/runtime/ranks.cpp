@@ -790,8 +790,8 @@ TEST_CASE("check_gradients over ranks finds, on all of them, what it finds on on
             CHECK(to_string(found[r]) == to_string(expected)); // every digit that it shows
         }
         all.each([&](std::size_t r) {
-            gpipe::check_gradients(all[r], data.inputs, data.targets,
-                                   {.samples = r + 1 == all.ranks() ? 50u : 3u});
+            (void)gpipe::check_gradients(all[r], data.inputs, data.targets,
+                                         {.samples = r + 1 == all.ranks() ? 50u : 3u});
         });
         for (std::size_t r = 0; r < all.ranks() && all.ranks() > 1; ++r) {
             REQUIRE(all.errors[r]);
@@ -804,7 +804,7 @@ TEST_CASE("check_gradients over ranks finds, on all of them, what it finds on on
         }
         all.each([&](std::size_t r) {
             if (r == 0 && all.ranks() > 1)
-                gpipe::check_gradients(all[r], data.inputs, data.targets);
+                (void)gpipe::check_gradients(all[r], data.inputs, data.targets);
             else
                 all[r].step(data.inputs, data.targets);
         });
@@ -824,7 +824,8 @@ TEST_CASE("what a layer throws in a check is told on all ranks, and they train o
                            [&] { return toy::make_net<Real>(watch); });
     toy::Data<Real> const data(13);
     watch.faults = {{4, 0, Phase::backward}};
-    all.each([&](std::size_t r) { gpipe::check_gradients(all[r], data.inputs, data.targets); });
+    all.each(
+        [&](std::size_t r) { (void)gpipe::check_gradients(all[r], data.inputs, data.targets); });
     watch.faults.clear();
     std::size_t const owner = all.rank_of(4);
     for (std::size_t r = 0; r < 3; ++r) {

@@ -202,6 +202,66 @@ TEST_CASE_TEMPLATE("what is written to one end all have, by copies and through v
     }
 }
 
+namespace {
+
+struct Own;
+/// y = a x + b, and a and b are one.
+struct Both {
+    using Input = gpipe::Tensor<double, 2>;
+    using Output = Input;
+    using Parameters = gpipe::Tensors<Input, Input>;
+    using Tied = gpipe::Ties<gpipe::Tie<Own, 0>, gpipe::Tie<Own, 1>>;
+    void initialize(auto& ctx) const {
+        auto [a, b] = ctx.parameters();
+        std::fill(a.begin(), a.end(), 1);
+        std::fill(b.begin(), b.end(), 2); // the first one's counts
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        auto [a, b] = ctx.parameters();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < 2; ++i) y(s, i) = a[i] * x(s, i) + b[i];
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        auto [a, b] = ctx.parameters();
+        auto [da, db] = ctx.gradients();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < 2; ++i) {
+                da[i] += dy(s, i) * x(s, i);
+                db[i] += dy(s, i);
+                dx(s, i) = a[i] * dy(s, i);
+            }
+    }
+};
+
+} // namespace
+
+TEST_CASE("so it is of two ends in one layer, whichever is written") {
+    using Loss = toy::MeanSquare<double, 2>;
+    toy::Training<gpipe::Pipeline<Both>, Loss, gpipe::SGD, Host> train(
+        {}, {}, {.learning_rate = 0.5f}, {.samples = 1, .cells = 1});
+    auto const both_are = [&](double first, double second) {
+        for (std::size_t tensor : {0, 1}) {
+            std::vector<double> value(2);
+            train.read_parameter(0, tensor, value);
+            CHECK(value == std::vector{first, second});
+        }
+    };
+    both_are(1, 1);
+    for (std::size_t tensor : {0, 1}) {
+        std::vector<double> const written{3 + double(tensor), 5};
+        train.write_parameter(0, tensor, written);
+        both_are(written[0], 5);
+        train.parameter<double>(0, tensor)[1] = 7;
+        both_are(written[0], 7);
+        train.write_parameter(0, tensor, std::vector<double>{1, 1});
+    }
+    double const x[] = {2, 3}, target[] = {2.5, 4.5};
+    CHECK(train.step(x, target).loss > 0);
+    double const now = train.parameter<double>(0, 0)[0];
+    CHECK(now < 1);
+    both_are(now, train.parameter<double>(0, 1)[1]);
+}
+
 TEST_CASE("gradients are those of the one parameter: against differences") {
     using Train = TrainOf<Net>;
     Train train({}, {}, {}, options<Train>(3, 4));

@@ -26,6 +26,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -332,6 +333,15 @@ TEST_CASE("all that does not fit is in one error, and nothing is loaded") {
               "its optimizer was \"Adam\", not \"AdamW\""));
     gpipe::load(adamw.train, folder / "t", {.types = false});
     CHECK(state_of(adamw.train) == state_of(tanh.train));
+    // Groups have no state of their own.
+    Small<First, gpipe::Grouped<gpipe::Adam>> grouped;
+    gpipe::load(grouped.train, folder / "t");
+    CHECK(state_of(grouped.train) == state_of(tanh.train));
+    gpipe::save(grouped.train, folder / "grouped");
+    gpipe::load(tanh.train, folder / "grouped");
+    Small<First, gpipe::Grouped<gpipe::AdamW>> other_groups;
+    CHECK(has(error_of([&] { gpipe::load(other_groups.train, folder / "grouped"); }),
+              "its optimizer was \"Adam\", not \"AdamW\""));
     // One that is chosen at run time is known by the chosen one's name, and has its state only.
     using Chosen = toy::Training<First, toy::MeanSquare<float, 3>, gpipe::optimizer::Dynamic, Host>;
     auto const chosen = [](gpipe::optimizer::Dynamic optimizer) {
@@ -525,7 +535,9 @@ TEST_CASE(
         outlives =
             std::make_unique<gpipe::PendingSave>(gpipe::start_save(*other, folder / "later"));
     }
+    gpipe::PendingSave const moved = std::move(*outlives);
     outlives->wait();
+    CHECK(moved.ready());
     CHECK(gpipe::saved_state(folder / "later").seed == 9);
 }
 

@@ -184,6 +184,10 @@ TEST_CASE("a Batch counts its samples, and names what does not fit") {
         broken.samples("targets"),
         "gpipe: tensor 0 of the targets has 11 elements, no multiple of the 3 of a sample",
         std::invalid_argument);
+    Batch<Tensor<float, 3>> const nowhere(std::span<float>(static_cast<float*>(nullptr), 6));
+    CHECK_THROWS_WITH_AS(nowhere.samples("inputs"),
+                         "gpipe: tensor 0 of the inputs has 6 elements at a null pointer",
+                         std::invalid_argument);
 }
 
 TEST_CASE("a Batch takes ranges of its element only, and to be written none that are const") {

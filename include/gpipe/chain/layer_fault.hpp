@@ -62,8 +62,9 @@ struct CallForward {
         -> decltype(layer.forward(context, static_cast<As&&>(arguments)...));
 };
 struct CallBackward {
-    template <class L, class... As>
-    auto operator()(L& layer, As&... arguments) const -> decltype(layer.backward(arguments...));
+    template <class L, class C, class... As>
+    auto operator()(L& layer, C& context, As... arguments) const
+        -> decltype(layer.backward(context, static_cast<As&&>(arguments)...));
 };
 struct CallInitialize {
     template <class L, class... As>

@@ -56,20 +56,20 @@ template <class L, class DX> consteval bool has_backward() {
     using Y = OutputReadViews<L>;
     using DY = OutputGradientViews<L>;
     if constexpr (LayerTraits<L>::backward_reads == Reads::neither)
-        return requires(L const l, C c, DY dy, DX dx) {
+        return requires(L const l, C c, DY const dy, DX const dx) {
             { l.backward(c, dy, dx) } -> std::same_as<void>;
         };
     else if constexpr (LayerTraits<L>::backward_reads == Reads::input)
-        return requires(L const l, C c, X x, DY dy, DX dx) {
-            { l.backward(c, x, dy, dx) } -> std::same_as<void>;
+        return requires(L const l, C c, DY const dy, DX const dx) {
+            { l.backward(c, std::declval<X>(), dy, dx) } -> std::same_as<void>;
         };
     else if constexpr (LayerTraits<L>::backward_reads == Reads::output)
-        return requires(L const l, C c, Y y, DY dy, DX dx) {
-            { l.backward(c, y, dy, dx) } -> std::same_as<void>;
+        return requires(L const l, C c, DY const dy, DX const dx) {
+            { l.backward(c, std::declval<Y>(), dy, dx) } -> std::same_as<void>;
         };
     else
-        return requires(L const l, C c, X x, Y y, DY dy, DX dx) {
-            { l.backward(c, x, y, dy, dx) } -> std::same_as<void>;
+        return requires(L const l, C c, DY const dy, DX const dx) {
+            { l.backward(c, std::declval<X>(), std::declval<Y>(), dy, dx) } -> std::same_as<void>;
         };
 }
 
@@ -220,7 +220,9 @@ consteval bool are_below(std::index_sequence<tensors...>, std::size_t end) {
 }
 template <class L> consteval bool frozen_fits() {
     constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
-    if constexpr (!requires { typename L::FrozenTensors; })
+    if constexpr (requires { L::FrozenTensors; }) // numbers, where a type says them
+        return false;
+    else if constexpr (!requires { typename L::FrozenTensors; })
         return true;
     else if constexpr (requires { are_below(typename L::FrozenTensors{}, count); })
         return are_below(typename L::FrozenTensors{}, count);
@@ -229,8 +231,9 @@ template <class L> consteval bool frozen_fits() {
 }
 // One question in place of six: for nearly all layers the answer is that they have none.
 template <class L> consteval bool rare_members_fit() {
-    if constexpr (has_other_tensors<L> || is_given_more<L> ||
-                  requires { typename L::FrozenTensors; })
+    if constexpr (
+        has_other_tensors<L> || is_given_more<L> || requires { typename L::FrozenTensors; } ||
+        requires { L::FrozenTensors; })
         return merge_fits<L>() && update_buffers_fits<L>() && exchange_fits<L>() &&
                exchange_gradient_fits<L>() && given_fits<L>() && frozen_fits<L>();
     else

@@ -90,8 +90,8 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     }
     /// @endcond
 
-    /// N. Throws std::invalid_argument if a range is not a whole number of samples, if two
-    /// disagree, or if none is there; `what` names the batch in the message.
+    /// N. Throws std::invalid_argument if a range is not a whole number of samples or nowhere, if
+    /// two disagree, or if none is there; `what` names the batch in the message.
     std::size_t samples(char const* what) const requires(sizeof...(Ts) > 0) {
         constexpr std::size_t sizes[] = {Ts::size...};
         std::size_t const first = there();
@@ -102,6 +102,10 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
                 what);
         for (std::size_t t = first; t < count; ++t) {
             if (elements_[t] == absent) continue;
+            if (elements_[t] > 0 && !data_[t])
+                detail::throw_error<std::invalid_argument>(
+                    "gpipe: tensor %zu of the %s has %zu elements at a null pointer", t, what,
+                    elements_[t]);
             if (elements_[t] % sizes[t] != 0)
                 detail::throw_error<std::invalid_argument>(
                     "gpipe: tensor %zu of the %s has %zu elements, no multiple of the %zu of a "

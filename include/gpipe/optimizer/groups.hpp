@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 GPIPE_CALLS_USERS_BEGIN
 namespace gpipe {
@@ -49,6 +50,8 @@ namespace detail {
                                        number, group.first_layer, last.c_str(), layers, layers - 1);
 }
 
+struct NoGroups {};
+
 } // namespace detail
 
 /// Optimizer O with groups of parameters, at most `most`, which may be changed between steps:
@@ -63,6 +66,17 @@ template <class O, std::size_t most = 8> struct Grouped : O {
     static constexpr std::size_t states = O::states; ///< those of O
     using grouped = O;                               ///< whose tensors they are
     ParameterGroup groups[most]{}; ///< those not named have all tensors, with all of both
+
+    /// Of an O, and groups in braces. (As an aggregate g++ 12 makes none of {}.)
+    ///@{
+    Grouped() = default;
+    constexpr Grouped(O optimizer, detail::NoGroups = {}) : O(std::move(optimizer)) {}
+    template <std::size_t n>
+        requires(n <= most)
+    constexpr Grouped(O optimizer, ParameterGroup const (&first)[n]) : O(std::move(optimizer)) {
+        for (std::size_t g = 0; g < n; ++g) groups[g] = first[g];
+    }
+    ///@}
 
     /// For a chain of L layers: throws std::invalid_argument if a group names any beyond, or
     /// none; and what that of O throws.

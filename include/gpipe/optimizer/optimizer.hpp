@@ -105,8 +105,8 @@ concept OptimizerRoot = OptimizerNumber<T> && requires(T x) {
 
 namespace detail {
 template <class O, class T>
-concept Updates = requires(O const optimizer, UpdateContext context,
-                           UpdateTensor<T, O::states> tensor) {
+concept Updates = requires(O const optimizer, UpdateContext const context,
+                           UpdateTensor<T, O::states> const tensor) {
     { optimizer(context, tensor) }
     noexcept->std::same_as<void>;
 };
@@ -134,7 +134,8 @@ void apply_to_all(O const& optimizer, UpdateContext context,
 template <class O>
 concept OptimizerFunctor = std::copyable<O> && requires {
     std::integral_constant<std::size_t, O::states>{};
-} && requires(O const optimizer, UpdateContext context, UpdateTensor<float, O::states> tensor) {
+} && requires(O const optimizer, UpdateContext const context,
+              UpdateTensor<float, O::states> const tensor) {
     { optimizer(context, tensor) }
     noexcept->std::same_as<void>;
 };
@@ -152,6 +153,8 @@ namespace detail {
 template <class O> constexpr std::string_view chosen_name(O const& optimizer) {
     if constexpr (requires { optimizer.chosen_name(); })
         return optimizer.chosen_name();
+    else if constexpr (requires { typename O::grouped; }) // whose state it is
+        return chosen_name<typename O::grouped>(optimizer);
     else if constexpr (requires { typename O::hooked; })
         return chosen_name<typename O::hooked>(optimizer);
     else
@@ -159,21 +162,45 @@ template <class O> constexpr std::string_view chosen_name(O const& optimizer) {
 }
 
 template <class O, std::size_t states>
-concept CallsOptimizer = requires(O optimizer, UpdateContext context,
-                                  UpdateTensor<float, states> tensor) {
+concept CallsOptimizer = requires(O optimizer, UpdateContext const context,
+                                  UpdateTensor<float, states> const tensor) {
     optimizer(context, tensor);
 };
 
 // What is wrong with an optimizer: the first of these.
-enum class OptimizerFault { none, not_copyable, no_states, not_const, returns, throws, arguments };
+enum class OptimizerFault {
+    none,
+    not_copyable,
+    no_states,
+    not_const,
+    returns,
+    throws,
+    arguments,
+    rule_takes,
+    rule_copies
+};
+template <class T, std::size_t> using StateOf = T&;
+template <class O, class T, std::size_t... Is>
+consteval OptimizerFault rule_fault(std::index_sequence<Is...>) {
+    using Returned = decltype(std::declval<O const&>().template rule<T>(UpdateContext{}));
+    if constexpr (!std::is_invocable_v<Returned const&, T&, T&, StateOf<T, Is>...>)
+        return OptimizerFault::rule_takes;
+    else if constexpr (std::is_invocable_v<Returned const&, T, T&, StateOf<T, Is>...>)
+        return OptimizerFault::rule_copies;
+    else
+        return OptimizerFault::none;
+}
 template <class O> consteval OptimizerFault optimizer_fault() {
     if constexpr (!std::copyable<O>)
         return OptimizerFault::not_copyable;
     else if constexpr (!requires { std::integral_constant<std::size_t, O::states>{}; })
         return OptimizerFault::no_states;
+    else if constexpr (OptimizerFunctor<O> && HasRule<O, float>)
+        return rule_fault<O, float>(std::make_index_sequence<O::states>{});
     else if constexpr (OptimizerFunctor<O>)
         return OptimizerFault::none;
-    else if constexpr (requires(O const o, UpdateContext c, UpdateTensor<float, O::states> t) {
+    else if constexpr (requires(O const o, UpdateContext const c,
+                                UpdateTensor<float, O::states> const t) {
                            { o(c, t) } -> std::same_as<void>;
                        })
         return OptimizerFault::throws;
@@ -212,6 +239,14 @@ template <class O> struct CheckOptimizer {
         static_assert(fault != OptimizerFault::throws,
                       "gpipe: an optimizer may not throw, for updates run after the commit of a "
                       "step: declare its operator() noexcept");
+        static_assert(fault != OptimizerFault::rule_takes,
+                      "gpipe: the functor that rule<T>() of the optimizer (O) returns takes other "
+                      "arguments: (T& parameter, T gradient, T& state...), of as many states as O "
+                      "has");
+        static_assert(fault != OptimizerFault::rule_copies,
+                      "gpipe: the functor that rule<T>() of the optimizer (O) returns takes the "
+                      "parameter by value, and would change a copy: (T& parameter, T gradient, T& "
+                      "state...)");
         return fault == OptimizerFault::none;
     }
 };

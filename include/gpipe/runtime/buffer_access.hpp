@@ -19,7 +19,9 @@ template <class Training, class Net> class Buffered {
     /// Copies buffer `tensor` of layer `layer` from any device's memory. Throws
     /// std::out_of_range where there is none, std::invalid_argument if its elements are of another
     /// type than T (std::byte stands for any), or not as many.
-    template <class T> void read_buffer(std::size_t layer, std::size_t tensor, std::span<T> to) {
+    template <class T>
+        requires(!std::is_const_v<T>)
+    void read_buffer(std::size_t layer, std::size_t tensor, std::span<T> to) {
         auto& machine = settled();
         std::byte* const at = checked(machine, layer, tensor, to);
         machine.copy(reinterpret_cast<std::byte*>(to.data()), at, to.size_bytes());
@@ -31,6 +33,19 @@ template <class Training, class Net> class Buffered {
         static_cast<void>(detail::MachineAccess::of(static_cast<Training&>(*this))); // is written
         std::byte* const at = checked(machine, layer, tensor, from);
         machine.copy(at, reinterpret_cast<std::byte const*>(from.data()), from.size_bytes());
+    }
+
+    /// The same to what a std::span is made of: a vector, an array.
+    template <class Range>
+        requires detail::IsArray<Range>
+    void read_buffer(std::size_t layer, std::size_t tensor, Range&& to) {
+        read_buffer(layer, tensor, detail::written_span(to));
+    }
+    /// From such a one.
+    template <class Range>
+        requires detail::IsArray<Range>
+    void write_buffer(std::size_t layer, std::size_t tensor, Range const& from) {
+        write_buffer(layer, tensor, detail::read_span(from));
     }
 
   private:

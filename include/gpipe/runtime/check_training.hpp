@@ -36,6 +36,14 @@ template <class N, class Net, class F, class Loss, class O, class Optimizer>
 inline constexpr bool are_taken =
     std::convertible_to<N, Net>&& std::convertible_to<F, Loss>&& std::convertible_to<O, Optimizer>;
 struct Refused {};
+template <class Net> struct CheckFour {
+    static consteval Refused refuse() {
+        static_assert(sizeof(Net) == 0,
+                      "gpipe: a Training is given four things, in this order: the Net, the loss, "
+                      "the optimizer (with {} as it is) and the Options");
+        return {};
+    }
+};
 template <class N, class Net, class F, class Loss, class O, class Optimizer> struct CheckArguments {
     static consteval Refused refuse() {
         static_assert(std::convertible_to<N, Net>,
@@ -113,6 +121,8 @@ class Training<Net, Policies...> : public detail::AnyTraining<Net>::type {
     Result evaluate(detail::AnyBatch, detail::AnyBatch);
     void predict(detail::AnyBatch, detail::AnyBatch);
     OptimizerFunctor& optimizer();
+    template <std::size_t> void change_layer(auto const&) {}
+    void change_loss(auto const&) {}
     template <std::size_t> Anything parameters();
     template <std::size_t> Anything gradients();
 };

@@ -12,8 +12,26 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace gpipe {
+
+namespace detail {
+
+// Whether F changes a Changed that it is given, not a copy.
+template <class F, class Changed> struct CheckChange {
+    static consteval bool ok() {
+        constexpr bool changes =
+            std::is_invocable_v<F, Changed&> && !std::is_invocable_v<F, Changed>;
+        static_assert(changes,
+                      "gpipe: change_layer<i>(f) and change_loss(f) call f with the layer, "
+                      "or loss (Changed), that is to be changed: f has to take it by "
+                      "reference, (auto& layer)");
+        return changes;
+    }
+};
+
+} // namespace detail
 
 /// What can be looked at in a Training or an Inference of Net, and changed between its runs:
 /// layers, parameters, buffers, the plan, and when actions ran.
@@ -28,15 +46,17 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     /// Calls change(layer), which may set its run-time members, once no run is under way: from the
     /// next one on they hold. Runs that are kept as graphs are captured anew.
     template <std::size_t index, class F> void change_layer(F&& change) {
-        settled().engine().forget_steps();
         using Layer = typename Net::template Layer<index>;
+        if constexpr (!detail::CheckChange<F, Layer>::ok()) return;
+        settled().engine().forget_steps();
         static_cast<F&&>(change)(
             const_cast<Layer&>(layer<index>())); // of a Net that is no constant
     }
 
     /// The parameters of layer `index` as its context gives them, writable between runs; where the
     /// host can read the device's memory. They may be written until anything else of the training
-    /// is called: only then are tied ones, and those of other replicas, given what was written.
+    /// is called: only then are tied ones, and those of other replicas, given what was written; of
+    /// two that the layer ties to each other, what the first was.
     template <std::size_t index> auto parameters() requires HostReadable<Device> {
         return parameter_views<ParametersOf<index>, detail::Access::write>(
             lent(index).layer(index).parameters);
@@ -46,7 +66,7 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     template <class T>
     std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
         auto const at = parameter_at<T>(settled(), layer, tensor);
-        lent(layer);
+        lent(layer, tensor);
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// @cond
@@ -60,7 +80,9 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     /// @endcond
     /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
     /// the sizes differ.
-    template <class T> void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
+    template <class T>
+        requires(!std::is_const_v<T>)
+    void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
         auto& machine = settled();
         auto const at = parameter_for(machine, layer, tensor, to);
         machine.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
@@ -72,7 +94,19 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
         machine.finish();
         auto const at = parameter_for(machine, layer, tensor, from);
         machine.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
-        machine.engine().tied().spread(layer);
+        machine.engine().tied().spread(layer, tensor);
+    }
+    /// The same to what a std::span is made of: a vector, an array.
+    template <class Range>
+        requires detail::IsArray<Range>
+    void read_parameter(std::size_t layer, std::size_t tensor, Range&& to) {
+        read_parameter(layer, tensor, detail::written_span(to));
+    }
+    /// From such a one.
+    template <class Range>
+        requires detail::IsArray<Range>
+    void write_parameter(std::size_t layer, std::size_t tensor, Range const& from) {
+        write_parameter(layer, tensor, detail::read_span(from));
     }
     /// How many parameter tensors a layer has. Throws std::out_of_range.
     std::size_t tensors(std::size_t layer) const {
@@ -137,9 +171,9 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
         return detail::MachineAccess::of(static_cast<Self const&>(*this));
     }
     // Whose parameters of this layer may be written.
-    auto& lent(std::size_t layer) {
+    auto& lent(std::size_t layer, std::size_t tensor = TiedParameters<Device>::every) {
         auto& machine = settled();
-        machine.engine().tied().lend(layer);
+        machine.engine().tied().lend(layer, tensor);
         return detail::MachineAccess::of(self());
     }
 };

@@ -10,6 +10,20 @@
 
 namespace gpipe {
 
+namespace detail {
+
+// Means of the loss's further numbers.
+template <std::size_t n> struct Metrics : std::array<double, n> {};
+template <> struct Metrics<0> : std::array<double, 0> {
+    template <class Index> constexpr double operator[](Index) const {
+        static_assert(sizeof(Index) == 0, "gpipe: this loss has no metrics: LossValue<n> has n, "
+                                          "LossValue<> none");
+        return 0;
+    }
+};
+
+} // namespace detail
+
 /// What a step or an evaluation says: the loss and the loss functor's further numbers, each the sum
 /// over the mini-batch divided by the total weight.
 template <std::size_t metrics> struct StepResult {
@@ -18,8 +32,8 @@ template <std::size_t metrics> struct StepResult {
     /// Of the mean gradients, as they were; 0 unless Options::clip_norm, finite_gradients or
     /// loss_scale asks, and with update::Immediate, where it is not known in time.
     double gradient_norm = 0;
-    /// What the loss gives beside its sum, as means.
-    std::array<double, metrics> metric{};
+    /// What the loss gives beside its sum, as means: a std::array.
+    detail::Metrics<metrics> metric{};
 
     /// Whether the step did not count, for the gradients were not finite, and nobody took that for
     /// a fault: see Options::loss_scale, not_finite.

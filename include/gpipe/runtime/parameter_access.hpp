@@ -13,6 +13,29 @@
 
 namespace gpipe {
 
+namespace detail {
+
+// What a std::span is made of.
+template <class Range>
+concept IsArray = requires(Range range) {
+    std::span(range);
+};
+template <class Range> auto read_span(Range const& range) {
+    using Element = std::remove_cvref_t<decltype(std::span(range)[0])>;
+    return std::span<Element const>(range);
+}
+template <class Range> auto written_span(Range& range) {
+    using Element = std::remove_reference_t<decltype(std::span(range)[0])>;
+    constexpr bool is_const = std::is_const_v<Element>;
+    static_assert(!is_const, "gpipe: what is read is written to elements that are const");
+    if constexpr (is_const)
+        return std::span<std::byte>();
+    else
+        return std::span<Element>(range);
+}
+
+} // namespace detail
+
 /// Parameter tensor `tensor` of layer `layer` in its device's memory, and its gradient.
 struct ParameterAt {
     std::byte* parameter = nullptr; ///< its first element

@@ -99,12 +99,12 @@ template <std::size_t numbers> class PendingRun {
     /// The other then has no run to wait for.
     PendingRun(PendingRun&& other) noexcept
         : totals_(other.totals_), outcome_(std::move(other.outcome_), totals_.data()),
-          engine_(other.engine_), finish_(other.finish_) {}
+          engine_(std::exchange(other.engine_, nullptr)), finish_(other.finish_) {}
     /// The other then has no run to wait for.
     PendingRun& operator=(PendingRun&& other) noexcept {
         totals_ = other.totals_;
         outcome_.take_over(other.outcome_);
-        engine_ = other.engine_;
+        engine_ = this == &other ? engine_ : std::exchange(other.engine_, nullptr);
         finish_ = other.finish_;
         return *this;
     }
@@ -118,6 +118,12 @@ template <std::size_t numbers> class PendingRun {
     }
 
   protected:
+    /// Throws std::logic_error if another has taken its place.
+    void check_here() const {
+        if (!engine_)
+            detail::throw_error<std::logic_error>(
+                "gpipe: this step has been moved from: who has it now has its result");
+    }
     /// Of an Engine.
     template <class Engine>
     explicit PendingRun(Engine& engine)
@@ -140,8 +146,10 @@ template <std::size_t numbers> class PendingRun {
 /// gradients.
 template <std::size_t metrics> class PendingStep : public PendingRun<3 + metrics> {
   public:
-    /// Waits until the step is done. Throws what Training::step would have thrown.
+    /// Waits until the step is done. Throws what Training::step would have thrown, and
+    /// std::logic_error of what has been moved from.
     StepResult<metrics> result() {
+        this->check_here();
         this->wait();
         return detail::mean<metrics>(this->totals_.data());
     }

@@ -47,8 +47,8 @@ namespace gpipe::detail {
     Failure failure;
     failure.of = FailureOf::before;
     failure.error = std::make_exception_ptr(std::runtime_error(
-        "gpipe: the step before this one failed when this had begun, as the one behind that: it "
-        "has changed nothing, and can be made again"));
+        "gpipe: the step before this one failed, and this had begun as the one behind it: it has "
+        "changed nothing, and can be made again"));
     return failure;
 }
 // What the commit has found not to be finite.

@@ -14,6 +14,9 @@ namespace gpipe {
 /// holds, and its state, to the others of its rank, while nothing runs.
 template <DeviceRuntime Device> class TiedParameters {
   public:
+    /// For all tensors of a layer.
+    static constexpr std::size_t every = static_cast<std::size_t>(-1);
+
     /// References must outlive it.
     TiedParameters(Arenas<Device> const& arenas, Model const& model, Tables const& tables)
         : arenas_(arenas), model_(model), tables_(tables) {}
@@ -22,20 +25,27 @@ template <DeviceRuntime Device> class TiedParameters {
     void spread() const {
         for (Tables::Tie const& tie : tables_.ties) spread(tie, tie.first);
     }
-    /// From this layer's, once they are written.
-    void spread(std::size_t layer) const {
+    /// From this layer's, once they are written: from tensor `tensor`, or all. Of two ends that a
+    /// layer has the first is then meant.
+    void spread(std::size_t layer, std::size_t tensor = every) const {
         for (Tables::Tie const& tie : tables_.ties)
             for (std::size_t i = tie.first; i < tie.last; ++i)
-                if (model_.ties[i].layer == layer) spread(tie, i);
+                if (model_.ties[i].layer == layer &&
+                    (tensor == every || model_.ties[i].tensor == tensor)) {
+                    spread(tie, i);
+                    break;
+                }
     }
-    /// That somebody may write the layer's until take_back() is called, which spreads them.
-    void lend(std::size_t layer) {
+    /// That somebody may write the layer's, or that one, until take_back() is called, which spreads
+    /// them.
+    void lend(std::size_t layer, std::size_t tensor = every) {
         for (TiedTensor const& end : model_.ties)
-            if (end.layer == layer) lent_ = layer;
+            if (end.layer == layer) lent_ = layer, lent_tensor_ = tensor;
     }
     /// See lend().
     void take_back() {
-        if (std::size_t const layer = std::exchange(lent_, none); layer != none) spread(layer);
+        if (std::size_t const layer = std::exchange(lent_, none); layer != none)
+            spread(layer, lent_tensor_);
     }
     /// The tie of a parameter tensor, and no tie of others. Its ends are `first` to `last`.
     Tables::Tie of(std::size_t layer, std::size_t tensor) const {
@@ -77,6 +87,7 @@ template <DeviceRuntime Device> class TiedParameters {
     Model const& model_;
     Tables const& tables_;
     std::size_t lent_ = none; // whose may have been written
+    std::size_t lent_tensor_ = every;
 };
 
 } // namespace gpipe

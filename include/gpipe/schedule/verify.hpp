@@ -122,7 +122,7 @@ GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t
 /// recompute at most once, on the device that owns the cell and behind what it needs there; and,
 /// walking all programs at once with every wait for a neighbouring cell, that all of them come to
 /// their end. Time and memory are linear in the number of actions.
-[[gnu::cold]] GPIPE_INLINE constexpr Verdict verify(Programs const& programs) {
+[[nodiscard, gnu::cold]] GPIPE_INLINE constexpr Verdict verify(Programs const& programs) {
     ViewOf const owner(programs);
     ProgramsView const& view = *owner;
     if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;

@@ -48,8 +48,13 @@ constexpr bool plain_names(std::array<std::string_view, count> const& names) {
     return true;
 }
 
+// What they can stand in.
+template <class Given>
+concept ArrayOfNames = requires(Given const& given) {
+    std::string_view(given[std::size(given)]);
+};
 // `count` of them.
-template <std::size_t count, class Given>
+template <std::size_t count, ArrayOfNames Given>
 constexpr std::array<std::string_view, count> names_of(Given const& given) {
     std::array<std::string_view, count> names;
     for (std::size_t t = 0; t < count && t < std::size(given); ++t) names[t] = given[t];
@@ -68,6 +73,16 @@ template <class L> struct BufferNamesOf {
     static constexpr bool one_each = std::size(L::buffer_names) == count;
     static constexpr std::array<std::string_view, count> value = names_of<count>(L::buffer_names);
     static constexpr bool fit = one_each && plain_names(value);
+};
+
+// Whether what a layer says is a constant array of names.
+template <class L>
+concept NamesParameters = requires {
+    typename std::bool_constant<(names_of<1>(L::parameter_names), true)>;
+};
+template <class L>
+concept NamesBuffers = requires {
+    typename std::bool_constant<(names_of<1>(L::buffer_names), true)>;
 };
 
 // Whether it is the prefix and the number behind that.
@@ -116,7 +131,13 @@ struct StateOfLayer {
   private:
     template <class L> static consteval bool names_fit() {
         bool fit = true;
-        if constexpr (names_parameters<L>) {
+        constexpr bool parameters = !names_parameters<L> || NamesParameters<L>;
+        static_assert(parameters, "gpipe: parameter_names of this layer must be a constant array: "
+                                  "static constexpr char const* parameter_names[] = {...}");
+        constexpr bool buffers = !names_buffers<L> || NamesBuffers<L>;
+        static_assert(buffers, "gpipe: buffer_names of this layer must be a constant array: "
+                               "static constexpr char const* buffer_names[] = {...}");
+        if constexpr (NamesParameters<L>) {
             using Names = NamesOf<L>;
             static_assert(Names::one_each, "gpipe: parameter_names of this layer must have one "
                                            "name for each of its parameter tensors");
@@ -125,7 +146,7 @@ struct StateOfLayer {
                           "digits, '.', '_' and '-' only");
             fit = Names::fit;
         }
-        if constexpr (names_buffers<L>) {
+        if constexpr (NamesBuffers<L>) {
             using Names = BufferNamesOf<L>;
             static_assert(Names::one_each, "gpipe: buffer_names of this layer must have one name "
                                            "for each of its buffers");
@@ -134,12 +155,12 @@ struct StateOfLayer {
                           "digits, '.', '_' and '-' only");
             fit = fit && Names::fit;
         }
-        return fit;
+        return fit && parameters && buffers;
     }
     template <class L> static constexpr LayerState named(LayerElements const& elements) {
         LayerState state{elements, type_name<L>, nullptr, nullptr};
-        if constexpr (names_parameters<L>) state.names = NamesOf<L>::value.data();
-        if constexpr (names_buffers<L>) state.buffer_names = BufferNamesOf<L>::value.data();
+        if constexpr (NamesParameters<L>) state.names = NamesOf<L>::value.data();
+        if constexpr (NamesBuffers<L>) state.buffer_names = BufferNamesOf<L>::value.data();
         return state;
     }
 };

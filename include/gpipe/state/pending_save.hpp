@@ -24,6 +24,12 @@ class PendingSave {
         std::atomic<bool> failed{false}; ///< whether it has
     };
 
+    /// All copies are of one: what another is moved from is one of them, too.
+    ///@{
+    PendingSave(PendingSave const&) = default;
+    PendingSave& operator=(PendingSave const&) = default;
+    ///@}
+
     /// Whether wait() will not wait.
     bool ready() const {
         return !writing_->result.valid() ||

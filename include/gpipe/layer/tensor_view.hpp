@@ -1,0 +1,125 @@
+#pragma once
+
+#include <gpipe/layer/tensor.hpp>
+
+#include <cstddef>
+#include <type_traits>
+
+namespace gpipe {
+
+namespace detail {
+
+// For its sentence alone.
+template <class Other> struct NoElements {
+    static_assert(
+        sizeof(Other) == 0,
+        "gpipe: view[sample] = other would copy no elements, but have a view that is gone "
+        "at once look at others: std::copy copies them, or a loop");
+};
+
+} // namespace detail
+
+/// One tensor in memory, extents known, row-major: a parameter, or one sample of a BatchView.
+/// A range of its elements; does not own them.
+template <class T, std::size_t... Extents> class TensorView {
+  public:
+    using element_type = T; ///< T, const where the layer may only read
+    static constexpr std::size_t rank = sizeof...(Extents); ///< how many extents there are
+
+    /// Of elements that lie at `data`, row-major.
+    constexpr explicit TensorView(T* data) : data_(data) {}
+    constexpr TensorView(TensorView const&) = default; ///< of the same elements
+    /// A view that writes is one that reads.
+    template <class U>
+        requires std::is_same_v<U const, T>
+    constexpr TensorView(TensorView<U, Extents...> const& other) : data_(other.data()) {}
+    /// From now on a view of these.
+    constexpr TensorView& operator=(TensorView const&) & = default;
+    /// Of what is gone at once: a sentence.
+    template <class Other> constexpr detail::NoElements<Other> operator=(Other const&) &&;
+
+    /// As std::span.
+    ///@{
+    constexpr T* data() const { return data_; }
+    static constexpr std::size_t size() { return (std::size_t{1} * ... * Extents); }
+    constexpr T* begin() const { return data_; }
+    constexpr T* end() const { return data_ + size(); }
+    constexpr T& operator[](std::size_t i) const { return data_[i]; }
+    ///@}
+    /// The extent at place `index`.
+    template <std::size_t index> static constexpr std::size_t extent() {
+        return Tensor<std::remove_const_t<T>, Extents...>::extents[index];
+    }
+
+    /// The element at one index per extent.
+    template <class... Indices>
+        requires(sizeof...(Indices) == sizeof...(Extents))
+    constexpr T& operator()(Indices... indices) const {
+        std::size_t offset = 0;
+        ((offset = offset * Extents + static_cast<std::size_t>(indices)), ...);
+        return data_[offset];
+    }
+
+  private:
+    T* data_;
+};
+
+/// The samples of one micro-batch of a tensor, contiguous: view[sample] is a TensorView,
+/// view(sample, i, ...) an element. A range of all elements; does not own them.
+template <class T, std::size_t... Extents> class BatchView {
+  public:
+    using element_type = T;                   ///< const for views that only read
+    using Sample = TensorView<T, Extents...>; ///< what view[sample] is
+
+    /// Of `samples` samples, one after the other.
+    constexpr BatchView(T* data, std::size_t samples) : data_(data), samples_(samples) {}
+    constexpr BatchView(BatchView const&) = default; ///< of the same elements
+    /// A view of const elements from one that could write.
+    template <class U>
+        requires std::is_same_v<U const, T>
+    constexpr BatchView(BatchView<U, Extents...> const& other)
+        : data_(other.data()), samples_(other.samples()) {}
+    /// From now on a view of these.
+    constexpr BatchView& operator=(BatchView const&) & = default;
+    /// Of what is gone at once: a sentence.
+    template <class Other> constexpr detail::NoElements<Other> operator=(Other const&) &&;
+
+    constexpr T* data() const { return data_; }                ///< of the first sample
+    constexpr std::size_t samples() const { return samples_; } ///< how many
+    constexpr std::size_t size() const { return samples_ * Sample::size(); } ///< all elements
+    constexpr T* begin() const { return data_; }                             ///< of all elements
+    constexpr T* end() const { return data_ + size(); }                      ///< likewise
+    /// One of the samples.
+    constexpr Sample operator[](std::size_t sample) const {
+        return Sample{data_ + sample * Sample::size()};
+    }
+    /// Element (i, ...) of a sample.
+    template <class... Indices>
+        requires(sizeof...(Indices) == sizeof...(Extents))
+    constexpr T& operator()(std::size_t sample, Indices... indices) const {
+        std::size_t offset = sample;
+        ((offset = offset * Extents + static_cast<std::size_t>(indices)), ...);
+        return data_[offset];
+    }
+
+  private:
+    T* data_;
+    std::size_t samples_;
+};
+
+/// The samples of a tensor that may be absent: see Optional. A BatchView that is true if the tensor
+/// is there.
+template <class T, std::size_t... Extents> class OptionalView : public BatchView<T, Extents...> {
+  public:
+    using BatchView<T, Extents...>::BatchView;
+    /// A view of const elements from one that could write.
+    template <class U>
+        requires std::is_same_v<U const, T>
+    constexpr OptionalView(OptionalView<U, Extents...> const& other)
+        : BatchView<T, Extents...>(other) {}
+
+    /// Whether the tensor is there.
+    constexpr explicit operator bool() const { return this->data() != nullptr; }
+};
+
+} // namespace gpipe

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <gpipe/core/checked.hpp>
+#include <gpipe/core/error.hpp>
+#include <gpipe/layer/batch.hpp>
+#include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/machine.hpp>
+#include <gpipe/runtime/micro_batches.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace gpipe::detail {
+
+template <class Group> struct LoaderTensors;
+// Of a mini-batch: memory that costs nothing where nobody writes.
+template <class... Ts> struct LoaderTensors<Tensors<Ts...>> {
+    std::tuple<std::unique_ptr<typename Ts::Element[]>...> arrays;
+    std::size_t samples;
+
+    explicit LoaderTensors(std::size_t count)
+        : arrays(std::unique_ptr<typename Ts::Element[]>(
+              new typename Ts::Element[checked_product(count, Ts::size)])...),
+          samples(count) {}
+    // read(span of each tensor) for a sample.
+    template <class Read> void fill(std::size_t sample, Read read) {
+        std::apply(
+            [&](auto&... array) {
+                read(std::span<typename Ts::Element, Ts::size>(array.get() + sample * Ts::size,
+                                                               Ts::size)...);
+            },
+            arrays);
+    }
+    template <class Batch> Batch batch() const {
+        return std::apply(
+            [&](auto const&... array) {
+                return Batch(
+                    std::span<typename Ts::Element const>(array.get(), samples * Ts::size)...);
+            },
+            arrays);
+    }
+};
+
+// Whether a source has what a Loader asks it for.
+template <class Source, class Inputs, class Targets> struct CheckSource;
+template <class Source, class... Is, class... Ts>
+struct CheckSource<Source, Tensors<Is...>, Tensors<Ts...>> {
+    template <class T> using Span = std::span<typename T::Element, T::size>;
+
+    static consteval bool ok() {
+        constexpr bool counts = requires(Source const source) {
+            static_cast<std::uint64_t>(source.size());
+        };
+        constexpr bool inputs = requires(Source source, std::uint64_t sample) {
+            source.inputs(sample, std::declval<Span<Is>>()...);
+        };
+        constexpr bool targets =
+            sizeof...(Ts) == 0 || requires(Source source, std::uint64_t sample) {
+            source.targets(sample, std::declval<Span<Ts>>()...);
+        };
+        static_assert(counts, "gpipe: the source of a Loader says how many samples it has: "
+                              "std::size_t size() const");
+        static_assert(inputs, "gpipe: the source of a Loader writes the inputs of a sample, a span "
+                              "for each tensor: void inputs(std::uint64_t sample, "
+                              "std::span<float>...)");
+        static_assert(targets, "gpipe: the source of a Loader writes the targets of a sample, a "
+                               "span for each tensor: void targets(std::uint64_t sample, "
+                               "std::span<float>...)");
+        return counts && inputs && targets;
+    }
+};
+
+// Which samples of a mini-batch are read in this process, and what of them.
+struct LoaderPart {
+    SampleRange samples;
+    bool inputs, targets;
+};
+template <class Machine> bool reads_sides(Machine const& machine) {
+    for (std::size_t i = 0; i < machine.model().infos.size(); ++i)
+        if (machine.model().infos[i].sides.count > 0 && machine.ranks().own(machine.device_of(i)))
+            return true;
+    return false;
+}
+// Throws what was wrong with what the Loader was told, which other ranks then hear of. `what`: a
+// number for all that says which samples a mini-batch has.
+template <class Train>
+std::vector<LoaderPart> loader_parts(Train& train, std::exception_ptr const& wrong,
+                                     std::size_t batch, std::uint64_t what) {
+    std::vector<LoaderPart> parts;
+    std::mutex mutex; // replicas of one process do this at once
+    MachineAccess::together(train, [&](auto& machine, bool) {
+        or_refuse(machine, [&] {
+            if (wrong) std::rethrow_exception(wrong);
+        });
+        machine.begin_together(RankCall::reads);
+        Ranks const& ranks = machine.ranks();
+        Programs const& programs = machine.programs();
+        LoaderPart const part{Split(batch, ranks.replicas)[ranks.replica],
+                              ranks.own(programs.device_of(0)) || reads_sides(machine),
+                              ranks.own(programs.device_of(programs.cells() - 1))};
+        if constexpr (joins_ranks<std::remove_cvref_t<decltype(machine.device())>>) {
+            // Of those that read: the others need no source.
+            auto const all = machine.gather(part.inputs || part.targets ? what | 1 : 0);
+            std::size_t first = 0;
+            while (first + 1 < all.size() && !all[first]) ++first;
+            for (std::size_t r = first; r < all.size(); ++r)
+                if (all[r] && all[r] != all[first])
+                    throw_error<std::invalid_argument>(
+                        "gpipe: rank %zu has a Loader of another source, or with other options, "
+                        "than rank %zu: all have to load the same",
+                        r, first);
+        }
+        std::lock_guard const lock(mutex);
+        parts.push_back(part);
+    });
+    return parts;
+}
+
+} // namespace gpipe::detail
