@@ -98,7 +98,7 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
             else if (t >= model.input_tensors)
                 probe.give_side(s, t - model.input_tensors, sample(batch.inputs[t]));
             else if (i == 0)
-                probe.give(s, t, sample(batch.inputs[t]), s / batch.samples);
+                probe.give(s, t, sample(batch.inputs[t]), batch.samples == 1 ? s : 0);
         for (std::size_t t = 0; t < batch.targets.size() && loss; ++t)
             if (!batch.targets[t].absent) probe.give_target(s, t, sample(batch.targets[t]));
     }

@@ -203,7 +203,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     template <class Range>
         requires detail::IsArray<Range>
     void read_gradient(std::size_t layer, std::size_t tensor, Range&& to) {
-        read_gradient(layer, tensor, detail::written_span(to));
+        read_gradient(layer, tensor, detail::written_span<Range>(to));
     }
     /// By cell how it is reversed, or none.
     Array<Reversal> const& reversals() const { return machine_.reversals(); }

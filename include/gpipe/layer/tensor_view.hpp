@@ -11,10 +11,9 @@ namespace detail {
 
 // For its sentence alone.
 template <class Other> struct NoElements {
-    static_assert(
-        sizeof(Other) == 0,
-        "gpipe: view[sample] = other would copy no elements, but have a view that is gone "
-        "at once look at others: std::copy copies them, or a loop");
+    static_assert(sizeof(Other) == 0,
+                  "gpipe: view[sample] = other assigns a view that is gone at once, not its "
+                  "elements: copy them by std::copy, or a loop");
 };
 
 } // namespace detail
@@ -117,6 +116,9 @@ template <class T, std::size_t... Extents> class OptionalView : public BatchView
         requires std::is_same_v<U const, T>
     constexpr OptionalView(OptionalView<U, Extents...> const& other)
         : BatchView<T, Extents...>(other) {}
+    constexpr OptionalView(OptionalView const&) = default; ///< of the same elements
+    /// From now on a view of these.
+    constexpr OptionalView& operator=(OptionalView const&) & = default;
 
     /// Whether the tensor is there.
     constexpr explicit operator bool() const { return this->data() != nullptr; }

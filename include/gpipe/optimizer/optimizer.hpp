@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/host_device.hpp>
+#include <gpipe/core/type_list.hpp>
 #include <gpipe/core/type_name.hpp>
 
 #include <cmath>
@@ -179,13 +180,14 @@ enum class OptimizerFault {
     rule_takes,
     rule_copies
 };
-template <class T, std::size_t> using StateOf = T&;
+template <class T, std::size_t> using StateOf = T;
 template <class O, class T, std::size_t... Is>
 consteval OptimizerFault rule_fault(std::index_sequence<Is...>) {
-    using Returned = decltype(std::declval<O const&>().template rule<T>(UpdateContext{}));
-    if constexpr (!std::is_invocable_v<Returned const&, T&, T&, StateOf<T, Is>...>)
+    using Returned = std::remove_cvref_t<decltype(std::declval<O const&>().template rule<T>(
+        std::declval<UpdateContext&>()))>;
+    if constexpr (!std::is_invocable_v<Returned const&, T&, T const&, StateOf<T&, Is>...>)
         return OptimizerFault::rule_takes;
-    else if constexpr (std::is_invocable_v<Returned const&, T, T&, StateOf<T, Is>...>)
+    else if constexpr (takes_copy<Returned, T, T, StateOf<T, Is>...>())
         return OptimizerFault::rule_copies;
     else
         return OptimizerFault::none;

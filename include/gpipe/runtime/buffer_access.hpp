@@ -39,7 +39,7 @@ template <class Training, class Net> class Buffered {
     template <class Range>
         requires detail::IsArray<Range>
     void read_buffer(std::size_t layer, std::size_t tensor, Range&& to) {
-        read_buffer(layer, tensor, detail::written_span(to));
+        read_buffer(layer, tensor, detail::written_span<Range>(to));
     }
     /// From such a one.
     template <class Range>

@@ -16,7 +16,7 @@ namespace gpipe {
 /// How check_gradients() looks.
 struct GradientCheckOptions {
     /// How many samples of the mini-batch, the first, are run through the layers; at least 3. Where
-    /// there are fewer they are taken again.
+    /// there are fewer they are taken again, a single one with other numbers, up to an eighth less.
     std::size_t samples = 3;
     /// How many entries of each tensor are looked at, at least one, beside the two with the largest
     /// gradients and two sums over all of them.

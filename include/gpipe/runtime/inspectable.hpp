@@ -22,7 +22,7 @@ namespace detail {
 template <class F, class Changed> struct CheckChange {
     static consteval bool ok() {
         constexpr bool changes =
-            std::is_invocable_v<F, Changed&> && !std::is_invocable_v<F, Changed>;
+            std::is_invocable_v<F, Changed&> && !takes_copy<std::remove_cvref_t<F>, Changed>();
         static_assert(changes,
                       "gpipe: change_layer<i>(f) and change_loss(f) call f with the layer, "
                       "or loss (Changed), that is to be changed: f has to take it by "
@@ -100,7 +100,7 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     template <class Range>
         requires detail::IsArray<Range>
     void read_parameter(std::size_t layer, std::size_t tensor, Range&& to) {
-        read_parameter(layer, tensor, detail::written_span(to));
+        read_parameter(layer, tensor, detail::written_span<Range>(to));
     }
     /// From such a one.
     template <class Range>
@@ -171,7 +171,7 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
         return detail::MachineAccess::of(static_cast<Self const&>(*this));
     }
     // Whose parameters of this layer may be written.
-    auto& lent(std::size_t layer, std::size_t tensor = TiedParameters<Device>::every) {
+    auto& lent(std::size_t layer, std::size_t tensor = 0) {
         auto& machine = settled();
         machine.engine().tied().lend(layer, tensor);
         return detail::MachineAccess::of(self());

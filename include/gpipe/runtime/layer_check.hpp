@@ -186,8 +186,8 @@ template <class Bench> class LayerCheck {
                 for (double const stretch : {1.37, 0.71})
                     fault = fault &&
                             wrong(a, slopes_.along(look.place, look.way, stretch * scale(look)));
-                // In doubt, what a wrong factor would do could not be told from what is right; but
-                // that nothing changes, where backward says so, is.
+                // In doubt, what a wrong factor would do could not be told from what is right. (A
+                // slope of nothing that backward gives as nothing is seen.)
                 double const largest = size_of(a, look.slope);
                 double const hidden = a != 0 || look.slope.value != 0 ? look.slope.hidden : 0;
                 if (!fault && !(look.slope.margin() + 3 * hidden <= largest / 4)) continue;

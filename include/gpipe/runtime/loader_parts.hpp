@@ -60,12 +60,12 @@ struct CheckSource<Source, Tensors<Is...>, Tensors<Ts...>> {
         constexpr bool counts = requires(Source const source) {
             static_cast<std::uint64_t>(source.size());
         };
-        constexpr bool inputs = requires(Source source, std::uint64_t sample) {
-            source.inputs(sample, std::declval<Span<Is>>()...);
+        constexpr bool inputs = requires(Source source, std::uint64_t const sample) {
+            source.inputs(sample, std::declval<Span<Is>&>()...);
         };
         constexpr bool targets =
-            sizeof...(Ts) == 0 || requires(Source source, std::uint64_t sample) {
-            source.targets(sample, std::declval<Span<Ts>>()...);
+            sizeof...(Ts) == 0 || requires(Source source, std::uint64_t const sample) {
+            source.targets(sample, std::declval<Span<Ts>&>()...);
         };
         static_assert(counts, "gpipe: the source of a Loader says how many samples it has: "
                               "std::size_t size() const");

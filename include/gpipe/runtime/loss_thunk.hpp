@@ -2,23 +2,24 @@
 
 #include <gpipe/chain/check_loss.hpp>
 #include <gpipe/chain/thunk.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/core/finite.hpp>
 
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <stdexcept>
+#include <type_traits>
 
 namespace gpipe {
 
 namespace detail {
 
-// Means of the loss's further numbers.
-template <std::size_t n> struct Metrics : std::array<double, n> {};
-template <> struct Metrics<0> : std::array<double, 0> {
-    template <class Index> constexpr double operator[](Index) const {
-        static_assert(sizeof(Index) == 0, "gpipe: this loss has no metrics: LossValue<n> has n, "
-                                          "LossValue<> none");
-        return 0;
+// Of a loss that gives nothing beside its sum.
+struct NoMetrics : std::array<double, 0> {
+    double operator[](std::size_t) const {
+        throw_error<std::out_of_range>(
+            "gpipe: this loss has no metrics: LossValue<n> has n, LossValue<> none");
     }
 };
 
@@ -32,8 +33,9 @@ template <std::size_t metrics> struct StepResult {
     /// Of the mean gradients, as they were; 0 unless Options::clip_norm, finite_gradients or
     /// loss_scale asks, and with update::Immediate, where it is not known in time.
     double gradient_norm = 0;
-    /// What the loss gives beside its sum, as means: a std::array.
-    detail::Metrics<metrics> metric{};
+    /// What the loss gives beside its sum, as means. Asked for one of none it throws
+    /// std::out_of_range.
+    std::conditional_t<metrics == 0, detail::NoMetrics, std::array<double, metrics>> metric{};
 
     /// Whether the step did not count, for the gradients were not finite, and nobody took that for
     /// a fault: see Options::loss_scale, not_finite.

@@ -17,15 +17,17 @@ namespace detail {
 
 // What a std::span is made of.
 template <class Range>
-concept IsArray = requires(Range range) {
+concept IsArray = requires(Range& range) {
     std::span(range);
 };
 template <class Range> auto read_span(Range const& range) {
     using Element = std::remove_cvref_t<decltype(std::span(range)[0])>;
     return std::span<Element const>(range);
 }
-template <class Range> auto written_span(Range& range) {
+template <class Range> auto written_span(std::remove_reference_t<Range>& range) {
     using Element = std::remove_reference_t<decltype(std::span(range)[0])>;
+    constexpr bool lasts = std::is_lvalue_reference_v<Range> || std::ranges::borrowed_range<Range>;
+    static_assert(lasts, "gpipe: what is read is written to elements that are gone at once");
     constexpr bool is_const = std::is_const_v<Element>;
     static_assert(!is_const, "gpipe: what is read is written to elements that are const");
     if constexpr (is_const)

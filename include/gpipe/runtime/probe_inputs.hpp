@@ -68,8 +68,8 @@ template <class Bench> class ProbeInputs {
 
     /// Sets what the layer is given of a sample: one tensor of its inputs, or of the loss's
     /// targets; or of a micro-batch what the layer before has as output.
-    /// `again`: how often there has been such a one. Then its numbers are a little others: what
-    /// samples do together (BatchNorm) bends without bounds where they are equal.
+    /// `again`: how often there has been such a one. Then its numbers are a little smaller: what
+    /// samples do together (BatchNorm) bends without bounds where they are all equal.
     void give(std::size_t sample, std::size_t tensor, std::byte const* data, std::size_t again) {
         Given& part = of_sample(sample);
         TensorType const& type = elements_.takes.first[tensor];
@@ -80,7 +80,7 @@ template <class Bench> class ProbeInputs {
         InitialRandom random(again, 0, static_cast<std::uint32_t>(tensor));
         for (std::size_t e = 0; e < type.count; ++e) {
             std::byte* const at = to + e * type.element.bytes;
-            type.element.set(at, type.element.get(at) * (1 + random.normal() / 8));
+            type.element.set(at, type.element.get(at) * (1 - random.uniform() / 8));
         }
     }
     void give_output(std::size_t p, std::vector<std::byte> const& before) {

@@ -14,9 +14,6 @@ namespace gpipe {
 /// holds, and its state, to the others of its rank, while nothing runs.
 template <DeviceRuntime Device> class TiedParameters {
   public:
-    /// For all tensors of a layer.
-    static constexpr std::size_t every = static_cast<std::size_t>(-1);
-
     /// References must outlive it.
     TiedParameters(Arenas<Device> const& arenas, Model const& model, Tables const& tables)
         : arenas_(arenas), model_(model), tables_(tables) {}
@@ -25,20 +22,20 @@ template <DeviceRuntime Device> class TiedParameters {
     void spread() const {
         for (Tables::Tie const& tie : tables_.ties) spread(tie, tie.first);
     }
-    /// From this layer's, once they are written: from tensor `tensor`, or all. Of two ends that a
-    /// layer has the first is then meant.
-    void spread(std::size_t layer, std::size_t tensor = every) const {
-        for (Tables::Tie const& tie : tables_.ties)
+    /// From this layer's, once they are written. Of two ends that it has `tensor` is meant, or the
+    /// first.
+    void spread(std::size_t layer, std::size_t tensor = 0) const {
+        for (Tables::Tie const& tie : tables_.ties) {
+            std::size_t from = none;
             for (std::size_t i = tie.first; i < tie.last; ++i)
                 if (model_.ties[i].layer == layer &&
-                    (tensor == every || model_.ties[i].tensor == tensor)) {
-                    spread(tie, i);
-                    break;
-                }
+                    (from == none || model_.ties[i].tensor == tensor))
+                    from = i;
+            if (from != none) spread(tie, from);
+        }
     }
-    /// That somebody may write the layer's, or that one, until take_back() is called, which spreads
-    /// them.
-    void lend(std::size_t layer, std::size_t tensor = every) {
+    /// That somebody may write the layer's until take_back() is called, which spreads them.
+    void lend(std::size_t layer, std::size_t tensor = 0) {
         for (TiedTensor const& end : model_.ties)
             if (end.layer == layer) lent_ = layer, lent_tensor_ = tensor;
     }
@@ -87,7 +84,7 @@ template <DeviceRuntime Device> class TiedParameters {
     Model const& model_;
     Tables const& tables_;
     std::size_t lent_ = none; // whose may have been written
-    std::size_t lent_tensor_ = every;
+    std::size_t lent_tensor_ = 0;
 };
 
 } // namespace gpipe

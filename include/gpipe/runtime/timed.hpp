@@ -52,7 +52,11 @@ template <class Training> class Timed {
     /// was wrong with one that nobody listens to.
     template <class F> void on_action(F f) {
         using Stream = typename std::remove_cvref_t<decltype(machine().device())>::Stream;
-        if constexpr (requires { F(nullptr); }) // a pointer, or a std::function
+        constexpr bool may_be_none = requires { // a pointer, or a std::function
+            F(nullptr);
+            { f == nullptr } -> std::convertible_to<bool>;
+        };
+        if constexpr (may_be_none)
             if (f == nullptr) return on_action(nullptr);
         if constexpr (CheckActionHook<F, Stream>::ok())
             set_hook([&] { return detail::action_hook<Stream>(f); });

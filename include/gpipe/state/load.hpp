@@ -151,9 +151,11 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
         if (i != state.layers.size())
             problems += "\n  it had " + std::to_string(i) + " layers, not " +
                         std::to_string(state.layers.size());
-        if (!state.infers && saved.own("gpipe.optimizer") != state.optimizer)
-            problems += "\n  its optimizer was " + in_quotes(saved.own("gpipe.optimizer")) +
-                        ", not " + in_quotes(state.optimizer);
+        // (Grouped<O> of any O was called "Grouped" until 2026-11.)
+        std::string const optimizer = saved.own("gpipe.optimizer");
+        if (!state.infers && optimizer != state.optimizer && optimizer != "Grouped")
+            problems += "\n  its optimizer was " + in_quotes(optimizer) + ", not " +
+                        in_quotes(state.optimizer);
     }
     if (!problems.empty())
         saved.refuse(" does not fit this " +
