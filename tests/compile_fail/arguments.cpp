@@ -137,7 +137,7 @@ void use(Train& train) {
     (void)train.gradients<0>();
     (void)train.layer<2>();
 #if defined(GPIPE_CHANGES_A_COPY)
-    train.change_layer<2>([](auto) {});
+    train.change_layer<2>([](Careless) {});
 #elif defined(GPIPE_CHANGES_A_COPY_OF_THE_LOSS)
     train.change_loss([](blank::Loss<4>) {});
 #else

@@ -176,9 +176,6 @@ TEST_CASE(
     train.predict(data.inputs, outputs);
     CHECK(second.take().size() == 2 * 3 * M);
     train.on_action(std::function<void(ActionEvent const&)>()); // none, as nullptr is
-    CHECK_THROWS_WITH_AS(static_cast<void>(train.evaluate(data.inputs, data.targets).metric[0]),
-                         "gpipe: this loss has no metrics: LossValue<n> has n, LossValue<> none",
-                         std::out_of_range);
     train.step(data.inputs, data.targets);
     train.evaluate(data.inputs, data.targets);
     CHECK(second.take().empty());

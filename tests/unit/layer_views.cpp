@@ -1,6 +1,7 @@
 // Views: row-major strides, const conversions, and groups of several tensors.
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/view.hpp>
+#include <gpipe/runtime/loss_thunk.hpp>
 
 #include <doctest/doctest.h>
 
@@ -188,6 +189,17 @@ TEST_CASE("a Batch counts its samples, and names what does not fit") {
     CHECK_THROWS_WITH_AS(nowhere.samples("inputs"),
                          "gpipe: tensor 0 of the inputs has 6 elements at a null pointer",
                          std::invalid_argument);
+}
+
+TEST_CASE("a result has the metrics of its loss, and of none says so") {
+    gpipe::StepResult<2> const two{.loss = 1, .weight = 1, .metric = {2, 3}};
+    auto const [first, second] = two.metric;
+    CHECK(first + second == 5);
+    gpipe::StepResult<0> const none{.loss = 1, .weight = 1};
+    CHECK(none.metric.empty());
+    CHECK_THROWS_WITH_AS(static_cast<void>(none.metric[0]),
+                         "gpipe: this loss has no metrics: LossValue<n> has n, LossValue<> none",
+                         std::out_of_range);
 }
 
 TEST_CASE("a Batch takes ranges of its element only, and to be written none that are const") {
