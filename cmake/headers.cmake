@@ -84,6 +84,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/registry.hpp
+    include/gpipe/core/takes_copy.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
     include/gpipe/core/version.hpp

@@ -3,7 +3,6 @@
 #include <gpipe/core/version.hpp>
 
 #include <cstddef>
-#include <type_traits>
 
 namespace gpipe {
 
@@ -23,33 +22,6 @@ template <std::size_t index, class T0, class T1, class T2, class T3, class T4, c
     requires(index >= 16)
 struct TypeAt<index, T0, T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, Ts...>
     : TypeAt<index - 16, Ts...> {};
-
-// The type that a function object's first parameter has.
-template <class F> struct FirstParameter { using type = void; };
-template <class R, class C, class T, class... Ts> struct FirstParameter<R (C::*)(T, Ts...)> {
-    using type = T;
-};
-template <class R, class C, class T, class... Ts> struct FirstParameter<R (C::*)(T, Ts...) const> {
-    using type = T;
-};
-template <class R, class C, class T, class... Ts>
-struct FirstParameter<R (C::*)(T, Ts...) noexcept> {
-    using type = T;
-};
-template <class R, class C, class T, class... Ts>
-struct FirstParameter<R (C::*)(T, Ts...) const noexcept> {
-    using type = T;
-};
-// Whether an F that is called with these takes the first by value, as far as that can be seen.
-template <class F, class T, class... Ts> consteval bool takes_copy() {
-    if constexpr (requires { &F::operator(); })
-        return std::is_same_v<typename FirstParameter<decltype(&F::operator())>::type, T>;
-    else if constexpr (requires { &F::template operator()<T, Ts...>; })
-        return std::is_same_v<
-            typename FirstParameter<decltype(&F::template operator()<T, Ts...>)>::type, T>;
-    else
-        return false;
-}
 
 } // namespace detail
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/core/host_device.hpp>
-#include <gpipe/core/type_list.hpp>
+#include <gpipe/core/takes_copy.hpp>
 #include <gpipe/core/type_name.hpp>
 
 #include <cmath>

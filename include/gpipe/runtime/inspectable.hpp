@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/takes_copy.hpp>
 #include <gpipe/layer/stash.hpp>
 #include <gpipe/runtime/buffer_access.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
@@ -55,8 +56,8 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
 
     /// The parameters of layer `index` as its context gives them, writable between runs; where the
     /// host can read the device's memory. They may be written until anything else of the training
-    /// is called: only then are tied ones, and those of other replicas, given what was written; of
-    /// two that the layer ties to each other, what the first was.
+    /// is called: only then are tied ones, and those of other replicas, given what was written;
+    /// where a layer ties two of its own, what is in the first.
     template <std::size_t index> auto parameters() requires HostReadable<Device> {
         return parameter_views<ParametersOf<index>, detail::Access::write>(
             lent(index).layer(index).parameters);

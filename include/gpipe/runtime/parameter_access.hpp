@@ -26,7 +26,8 @@ template <class Range> auto read_span(Range const& range) {
 }
 template <class Range> auto written_span(std::remove_reference_t<Range>& range) {
     using Element = std::remove_reference_t<decltype(std::span(range)[0])>;
-    constexpr bool lasts = std::is_lvalue_reference_v<Range> || std::ranges::borrowed_range<Range>;
+    constexpr bool lasts =
+        std::is_lvalue_reference_v<Range> || std::ranges::enable_borrowed_range<Range>;
     static_assert(lasts, "gpipe: what is read is written to elements that are gone at once");
     constexpr bool is_const = std::is_const_v<Element>;
     static_assert(!is_const, "gpipe: what is read is written to elements that are const");
