@@ -234,8 +234,8 @@ template <std::size_t R, class Shard, class Device> struct CheckReplicas {
 
 /// Policy: data parallelism. R copies of the whole chain, its replicas, each on K devices and with
 /// N samples in M micro-batches, train as one: the gradients of all are added up once per
-/// mini-batch, in the order of the replicas, and the mean is that over all samples, by weight.
-/// `Replicas<dynamic>` takes R at construction.
+/// mini-batch, a cell's as soon as its last backward is done, in the order of the replicas, and the
+/// mean is that over all samples, by weight. `Replicas<dynamic>` takes R at construction.
 ///
 /// Under transport::Local they are in one process, with memory and threads (Options::device, else
 /// an equal share of the cores) of their own. What one can look at is the first: plan and arenas,

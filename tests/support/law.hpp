@@ -267,7 +267,12 @@ class Definition {
         return false;
     }
     // Whether layers read what lasts from step to step.
-    bool lasts(std::size_t device) const { return ending_->updates[device] || has_buffers(device); }
+    bool lasts(std::size_t device) const { return learns(device) || has_buffers(device); }
+    bool learns(std::size_t device) const {
+        for (std::size_t c = 0; c < ending_->learns.size(); ++c)
+            if (ending_->learns[c] && plan_.lowered.programs.device_of(c) == device) return true;
+        return false;
+    }
     // What an action behind the layers' does: nothing before it knows that it may.
     Work end(gpipe::Step const& step) const {
         using gpipe::Kind;
@@ -286,29 +291,25 @@ class Definition {
         auto const here = [&](gpipe::Action const& a) { return programs.device_of(a.cell) == d; };
         auto const learners = [&](Token what) {
             for (std::size_t e = 0; e < revoked; ++e)
-                if (ending_->updates[e]) reads(what, e);
+                if (learns(e)) reads(what, e);
         };
         // Of tied parameters, what finds their sums here, and what those of all replicas.
         std::size_t const ties = ending_->ties.size();
         bool const replicas = ending_->replicas.count > 1, shards = ending_->replicas.shards;
         auto const reduced = [&](std::size_t tie) { return token(squares, revoked + tie); };
-        enum Shared { scattered, gathered, updated };
-        auto const shared = [&](Shared what) {
-            return token(squares, revoked + ties + 3 * d + what);
-        };
+        auto const summed = [&](std::size_t c) { return token(squares, revoked + ties + c); };
+        Piece const updated = token(squares, revoked + ties + programs.cells() + d);
         // What becomes of buffers.
         auto const next = [&](std::size_t device) {
-            return token(squares, 4 * revoked + ties + device);
+            return token(squares, 2 * revoked + ties + programs.cells() + device);
         };
-        auto const own_sums = [&] {
+        auto const sums = [&] {
             reads_all(here);
             for (gpipe::TiedCell const& tied : ending_->ties)
                 if (programs.device_of(tied.cell) == d) work.reads.push_back(reduced(tied.tie));
-        };
-        auto const sums = [&] {
-            own_sums();
-            if (replicas && ending_->updates[d])
-                work.reads.push_back(shared(shards ? scattered : gathered));
+            for (std::size_t c = 0; c < programs.cells(); ++c)
+                if (replicas && ending_->learns[c] && programs.device_of(c) == d)
+                    work.reads.push_back(summed(c));
         };
         switch (step.kind) {
         case Kind::reduce:
@@ -317,13 +318,16 @@ class Definition {
                     reads_all([&](gpipe::Action const& a) { return a.cell == tied.cell; });
             work.writes = {reduced(step.calls)};
             return work;
+        case Kind::all_reduce:
         case Kind::reduce_scatter:
-            own_sums();
-            work.writes = {shared(scattered)};
+            reads_all([&](gpipe::Action const& a) { return a.cell == step.cell; });
+            for (gpipe::TiedCell const& tied : ending_->ties)
+                if (tied.cell == step.cell) work.reads.push_back(reduced(tied.tie));
+            work.writes = {summed(step.cell)};
             return work;
         case Kind::all_gather:
-            work.reads = {shared(shards ? updated : scattered)};
-            work.writes = {shards ? lasting(parameters, d) : shared(gathered)};
+            work.reads = {updated};
+            work.writes = {lasting(parameters, d)};
             return work;
         case Kind::next_buffers:
             reads_all([&](gpipe::Action const& a) {
@@ -368,10 +372,10 @@ class Definition {
             sums();
             if (has_buffers(d)) work.reads.push_back(next(d));
             if (ending_->squares && !ending_->immediate) learners(squares);
-            if (ending_->squares && ending_->immediate && ending_->updates[d]) reads(squares, d);
+            if (ending_->squares && ending_->immediate && learns(d)) reads(squares, d);
             reads(committed, ending_->copies_state ? d : last);
             work.writes = {lasting(parameters, d)};
-            if (replicas && shards && ending_->updates[d]) work.writes.push_back(shared(updated));
+            if (replicas && shards && learns(d)) work.writes.push_back(updated);
             return work;
         }
     }

@@ -154,12 +154,14 @@ bool links_serve(toy::RandomPlan const& test) {
             return false;
     return true;
 }
-gpipe::Ending some_ending(MemoryPlan const& plan, bool immediate, bool enqueues, Random& random) {
+gpipe::Ending some_ending(gpipe::ChainShape const& chain, MemoryPlan const& plan, bool immediate,
+                          bool enqueues, Random& random) {
     bool const copies_state = enqueues && random() % 2 == 0;
-    gpipe::Ending result{Array<bool>(plan.devices.size()), random() % 2 == 0, immediate,
+    gpipe::Ending result{Array<bool>(plan.cells.size()), random() % 2 == 0, immediate,
                          copies_state && random() % 2 == 0, copies_state};
-    for (std::size_t d = 0; d < plan.devices.size(); ++d)
-        result.updates[d] = plan.devices[d].parameters > 0;
+    for (std::size_t c = 0; c < plan.cells.size(); ++c)
+        for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
+            result.learns[c] = result.learns[c] || chain.layers[i].learned_slots() > 0;
     if (random() % 2 == 0) {
         result.buffers = Array<gpipe::CellBuffers>(plan.cells.size());
         for (gpipe::CellBuffers& cell : result.buffers) {
@@ -174,11 +176,10 @@ gpipe::Ending some_ending(MemoryPlan const& plan, bool immediate, bool enqueues,
     for (std::size_t n = random() % 4; n > 0; --n) {
         for (std::uint32_t c = 0; c < plan.cells.size(); ++c)
             for (std::size_t end = random() % 5; end < 2; ++end)
-                if (result.updates[plan.lowered.programs.device_of(c)]) ties.push_back({tie, c});
+                if (result.learns[c]) ties.push_back({tie, c});
         tie += !ties.empty() && ties.back().tie == tie;
     }
-    if (!immediate && !enqueues && random() % 2 == 0)
-        result.replicas = {2 + random() % 3, random() % 2 == 0};
+    if (!immediate && random() % 2 == 0) result.replicas = {2 + random() % 3, random() % 2 == 0};
     result.ties = Array<gpipe::TiedCell>(ties.size());
     std::copy(ties.begin(), ties.end(), result.ties.begin());
     return result;
@@ -196,8 +197,11 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
         for (int const flavour : {0, 1, 2}) {
             bool const enqueues = random() % 2 == 0;
             std::size_t const lanes = enqueues ? 1 : 1 + random() % test.plan.devices.size();
-            gpipe::Ending const ending = some_ending(test.plan, flavour == 1, enqueues, random);
-            EndedStep const step = with_ending(test.plan.lowered, test.plan.operands, ending);
+            gpipe::Ending const ending =
+                some_ending(test.chain.shape(), test.plan, flavour == 1, enqueues, random);
+            Lowered lowered = test.plan.lowered;
+            if (enqueues && random() % 2 == 0) gpipe::add_sum_streams(lowered);
+            EndedStep const step = with_ending(lowered, test.plan.operands, ending);
             bool const evaluation = flavour == 2;
             Walked walked{test.plan, evaluation ? test.forwards : step.lowered,
                           evaluation ? test.of_forwards : step.operands, arenas,
@@ -372,7 +376,7 @@ TEST_CASE("G4 a table that is proven loses nothing, in whatever order it runs") 
                    }
                });
     for (auto const& [what, count] : seen) MESSAGE(what << ": " << count);
-    CHECK(seen.size() == 6 + 20);
+    CHECK(seen.size() == 6 + gpipe::kind_count);
     // An input may come back to a micro-batch that has nothing to run again.
     CHECK(100 * in_vain <= seen["fetch"]);
     for (auto const& each : seen)
@@ -636,14 +640,55 @@ TEST_CASE("P6 where calls only enqueue no step ends before all its layers have b
         Array<Step>& steps = walked.table.steps;
         if (walked.evaluation || walked.repeats || !walked.ending->calls_enqueue) return;
         std::size_t end = 0;
-        while (!ends_step(steps[end].kind)) ++end;
-        if (steps[end].stream == steps[end - 1].stream) return;
+        while (!ends_step(steps[end].kind) || adds_replicas(steps[end].kind)) ++end;
+        if (steps[end].stream == steps[end - 1].stream || ends_step(steps[end - 1].kind)) return;
         REQUIRE(walked.proven());
         std::swap(steps[end], steps[end - 1]);
         CHECK(!walked.proven());
         ++made;
     });
     CHECK(made > 10);
+}
+
+TEST_CASE("a cell's gradients are added up over replicas while its device does what is left") {
+    std::size_t early = 0, apart = 0, behind_others = 0;
+    each_table(
+        toy::sanitized ? 100 : 600, 60000, [&](Walked walked, auto const&, auto const&, Random&) {
+            if (walked.evaluation || walked.repeats || walked.ending->replicas.count == 1) return;
+            if (walked.table.lanes() > 1) return; // of which one may be ahead of another
+            Array<Step> const& steps = walked.table.steps;
+            Array<gpipe::TiedCell> const& ties = walked.ending->ties;
+            std::size_t other = 0; // the sum before
+            for (std::size_t sum = 0; sum < steps.size(); ++sum) {
+                Step const& own = steps[sum];
+                auto const is_own = [&](gpipe::TiedCell const& end) {
+                    return end.cell == own.cell;
+                };
+                if (!adds_replicas(own.kind) || std::any_of(ties.begin(), ties.end(), is_own))
+                    continue;
+                std::size_t whole = sum;
+                while (steps[whole].cell != own.cell || !ends_backward(steps[whole].kind)) --whole;
+                // Nothing comes between, unless another cell's was not whole before.
+                std::size_t const ready = std::max(whole, other);
+                other = sum;
+                behind_others += ready > whole;
+                for (std::size_t between = ready + 1; between < sum; ++between)
+                    CHECK((steps[between].device != own.device || !computes(steps[between].kind)));
+                bool left = false;
+                for (std::size_t later = sum + 1; later < steps.size(); ++later) {
+                    if (steps[later].device != own.device || !computes(steps[later].kind)) continue;
+                    left = true;
+                    for (gpipe::Wait const& wait : walked.table.waits_of(steps[later]))
+                        CHECK((wait.stream != own.stream || wait.position < own.position));
+                }
+                early += left;
+                apart += left && own.stream != steps[whole].stream;
+            }
+        });
+    MESSAGE(early << " early, " << apart << " of them on a stream of their own; " << behind_others
+                  << " behind others");
+    CHECK(apart > 0);
+    CHECK(early > apart);
 }
 
 namespace {
@@ -810,7 +855,7 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
             lowered.needs =
                 find_needs(walk_of(lowered), operands, gpipe::Located(plan, operands, true));
         } else {
-            gpipe::Ending ending = some_ending(plan, false, false, random);
+            gpipe::Ending ending = some_ending(test.chain.shape(), plan, false, false, random);
             ending.ranks = ranks;
             EndedStep step = with_ending(plan.lowered, plan.operands, ending);
             lowered = std::move(step.lowered);

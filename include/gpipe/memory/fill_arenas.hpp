@@ -47,6 +47,14 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
     return table;
 }
 
+// The bytes of what these layers train.
+GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::size_t first,
+                                                 std::size_t last) {
+    std::size_t bytes = 0;
+    for (std::size_t i = first; i < last; ++i) bytes += layers[i].learned_slots();
+    return bytes;
+}
+
 // Puts all that a plan has into the devices' arenas and the host's memory.
 [[gnu::cold]] GPIPE_INLINE constexpr void fill_arenas(MemoryPlan& plan, PlanRequest const& request,
                                                       Programs const& programs) {
@@ -86,11 +94,15 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         bytes.parameters = reserve(plan.parameters, 1);
         bytes.gradients = reserve(plan.gradients, trains, trains ? request.guard : 0);
         bytes.optimizer = reserve(plan.optimizer, shards ? 0 : request.states);
-        if (shards) {
+        std::size_t message = 0; // between replicas
+        for (std::size_t c = 0; c < cells; ++c) {
+            if (programs.device_of(c) != d) continue;
+            std::size_t const learned = learned_bytes(chain.layers, first[c], first[c + 1]);
+            message = std::max(message, request.replication.message(learned));
             // A part may begin and end in the midst of a tensor, whose arrays are as long as it.
-            bytes.optimizer = request.states * request.replication.most(bytes.parameters);
-            at += bytes.optimizer;
+            if (shards) bytes.optimizer += request.states * request.replication.most(learned);
         }
+        if (shards) at += bytes.optimizer;
 
         begin.frozen = at;
         for (std::size_t const i : layers) {
@@ -205,7 +217,7 @@ GPIPE_INLINE constexpr ConstantTable all_constants(ChainShape const& chain) {
         stage(begin.tied, staging.ties && trains
                               ? slot_bytes(detail::most_tied(chain, first, programs, d))
                               : 0);
-        stage(begin.replicas, request.replication.room(bytes.parameters));
+        stage(begin.replicas, request.replication.room(message));
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
         for (SideInfo const& side : chain.sides) {
             bool read = false;

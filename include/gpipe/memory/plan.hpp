@@ -6,6 +6,7 @@
 #include <gpipe/memory/fill_arenas.hpp>
 #include <gpipe/memory/locate.hpp>
 #include <gpipe/memory/place_values.hpp>
+#include <gpipe/plan/lower.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -73,6 +74,7 @@ plan_memory(PlanRequest const& request, Programs const& programs,
     if (request.tightness != Tightness::full || std::is_constant_evaluated())
         detail::add_parts(plan);
     plan.lowered.needs = find_needs(walk_of(plan.lowered), plan.operands, Located(plan));
+    if (request.replication.count > 1 && request.replication.apart) add_sum_streams(plan.lowered);
     return plan;
 }
 

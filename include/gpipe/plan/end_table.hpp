@@ -17,10 +17,14 @@ class EndTable {
         : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
           ranks_(ending.ranks), gradients_(programs_.cells(), Operands::none),
+          whole_(programs_.cells(), Operands::none),
           statistics_(ending.buffers.empty() ? 0 : programs_.cells() * programs_.micro_batches()),
-          moves_(devices_), ends_(9 * devices_ + 2 + ending.ties.size()),
+          updates_(devices_), moves_(devices_),
+          ends_(8 * devices_ + programs_.cells() + 2 + ending.ties.size()),
           reads_(step, operands, ends_.size()) {
         ranks_.devices = devices_;
+        for (std::size_t c = 0; c < programs_.cells(); ++c)
+            if (ending.learns[c]) updates_[programs_.device_of(c)] = true;
         for (std::size_t c = 0; c < ending.buffers.size(); ++c)
             if (ending.buffers[c].any) moves_[programs_.device_of(c)] = true;
         commits_ = Array<std::size_t>(ranks_.count);
@@ -30,8 +34,8 @@ class EndTable {
         for (std::size_t i = 0; i < size_; ++i)
             chain_ += is_backward(programs_[i].kind) || finds(programs_[i]);
         each_tie([&](Part<TiedCell> tie) { each_cell(tie, [&](std::uint32_t) { ++chain_; }); });
-        for (std::size_t c = 0; c < programs_.cells() && ending.replicas.count > 1; ++c)
-            if (ending.updates[programs_.device_of(c)]) chain_ += ending.replicas.shards ? 1 : 2;
+        for (std::size_t c = 0; c < programs_.cells(); ++c)
+            chain_ += ending.replicas.count > 1 && ending.learns[c];
         first_ = operands.values.size() + chain_;
         chain_ = operands.values.size();
         all_ = operands;
@@ -90,7 +94,7 @@ class EndTable {
         return a.cell * programs_.micro_batches() + a.micro_batch;
     }
     // Whether its layers read what is there from step to step.
-    bool lasts(std::size_t d) const { return ending_.updates[d] || moves_[d]; }
+    bool lasts(std::size_t d) const { return updates_[d] || moves_[d]; }
 
     void add_step(Operands const& operands) {
         std::size_t loss = programs_.end(last_) - 1;
@@ -116,6 +120,7 @@ class EndTable {
         if (std::uint32_t const now = gradients_[cell]; now != Operands::none)
             all_.all[operands_++] = {now, 0, Use::read};
         write_gradients(cell);
+        whole_[cell] = static_cast<std::uint32_t>(action_);
     }
     void write_gradients(std::uint32_t cell) {
         gradients_[cell] = write_of_cell(Holds::gradients, cell);
@@ -154,8 +159,7 @@ class EndTable {
     [[gnu::noinline]] void read(std::size_t v) {
         all_.all[operands_++] = {static_cast<std::uint32_t>(v), 0, Use::read};
         std::uint32_t const writer = all_.values[v].writer;
-        Action const& a = writer < size_ ? programs_[writer] : ends_[writer - size_];
-        reads_.add(writer, programs_.device_of(a.cell));
+        reads_.add(writer, stream_of(writer < size_ ? programs_[writer] : ends_[writer - size_]));
     }
     [[gnu::noinline]] void read_gradients(std::size_t d) {
         for (std::size_t c = 0; c < programs_.cells(); ++c)
@@ -167,10 +171,12 @@ class EndTable {
         add(kind, cell);
     }
     [[gnu::noinline]] void add(Kind kind, std::uint32_t cell, std::uint32_t tie = 0) {
-        std::size_t const d = programs_.device_of(cell);
         ends_[action_ - size_] = {kind, cell, 0, tie};
-        needs_.set(action_, reads_.take(action_, d));
+        needs_.set(action_, reads_.take(action_));
         all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
+    }
+    std::size_t stream_of(Action const& a) const {
+        return step_.stream_of_end(a.kind, programs_.device_of(a.cell));
     }
 
     Lowered const& step_;
@@ -182,8 +188,9 @@ class EndTable {
     Ranks ranks_;
     Array<std::size_t> commits_;      // by rank: the device whose stream commits
     Array<std::uint32_t> gradients_;  // by cell: the value that has all so far
+    Array<std::uint32_t> whole_;      // by cell: the last backward
     Array<std::uint32_t> statistics_; // by cell and micro-batch, if any layer has them: the value
-    Array<bool> moves_;               // by device: whether its layers have buffers
+    Array<bool> updates_, moves_;     // by device: whether its layers learn, and have buffers
     Array<Action> ends_;
     EndNeeds reads_;         // of the next of these
     std::size_t losses_ = 0; // the value that is there when all of them are

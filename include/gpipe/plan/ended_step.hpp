@@ -23,7 +23,7 @@ struct CellBuffers {
 
 /// How a step ends.
 struct Ending {
-    Array<bool> updates;          ///< by device: whether it has parameters
+    Array<bool> learns;           ///< by cell: whether it has parameters that are trained
     bool squares = false;         ///< whether anybody wants the sums of the gradients' squares
     bool immediate = false;       ///< see update::Immediate
     bool calls_enqueue = false;   ///< so that all layers are called before the end is; then also:

@@ -23,11 +23,11 @@ class EndBuilder : public EndTable {
 
   private:
     void end_together() {
+        add_up(false);
         each_tie([&](Part<TiedCell> tie) {
             for (std::size_t r = 0; r < ranks_.count; ++r) reduce(tie, r);
         });
-        Replication const& replicas = ending_.replicas;
-        if (replicas.count > 1) each_learner([&](std::size_t d) { add_up(d); });
+        add_up(true);
         for (std::size_t d = 0; d < devices_; ++d) next_buffers(d);
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
         for (std::size_t r = 0; r < ranks_.count; ++r) commit(r);
@@ -35,7 +35,7 @@ class EndBuilder : public EndTable {
             take_state(d, Holds::committed);
             update(d);
         }
-        if (replicas.count > 1 && replicas.shards)
+        if (ending_.replicas.count > 1 && ending_.replicas.shards)
             each_learner([&](std::size_t d) {
                 read(Holds::updated, d);
                 writes_parameters(d);
@@ -71,7 +71,7 @@ class EndBuilder : public EndTable {
                 ended[d] = true;
                 take_state(d, Holds::committed);
                 next_buffers(d);
-                if (ending_.squares && ending_.updates[d]) sum_squares(d);
+                if (ending_.squares && updates_[d]) sum_squares(d);
                 update(d);
             }
         }
@@ -84,7 +84,7 @@ class EndBuilder : public EndTable {
     }
     template <class F> void each_learner(F f) const {
         for (std::size_t d = 0; d < devices_; ++d)
-            if (ending_.updates[d]) f(d);
+            if (updates_[d]) f(d);
     }
 
     // Where a rank has its first end, behind all layers there.
@@ -105,16 +105,23 @@ class EndBuilder : public EndTable {
         });
         add(Kind::reduce, tie[first].cell, tie[0].tie);
     }
-    // Over replicas, as soon as the device is through with its layers: behind a tie's sum, for its
-    // ends lie in other parts.
-    [[gnu::noinline]] void add_up(std::size_t d) {
-        for (Kind const kind : {Kind::reduce_scatter, Kind::all_gather}) {
-            if (kind == Kind::all_gather && ending_.replicas.shards) return;
-            read_gradients(d);
-            for (std::uint32_t c = 0; c < programs_.cells(); ++c)
-                if (programs_.device_of(c) == d) write_gradients(c);
-            add_of_device(kind, d);
+    // Over replicas, cell by cell, in the order in which the last backwards are done; those with
+    // ends of ties are not whole before these are reduced.
+    [[gnu::noinline]] void add_up(bool tied) {
+        if (ending_.replicas.count == 1) return;
+        Kind const kind = ending_.replicas.shards ? Kind::reduce_scatter : Kind::all_reduce;
+        for (std::uint32_t const i : step_.order) {
+            Action const& a = programs_[i];
+            if (whole_[a.cell] != i || !ending_.learns[a.cell] || is_tied(a.cell) != tied) continue;
+            read(gradients_[a.cell]);
+            write_gradients(a.cell);
+            add(kind, a.cell);
         }
+    }
+    bool is_tied(std::uint32_t cell) const {
+        bool result = false;
+        for (TiedCell const& end : ending_.ties) result = result || end.cell == cell;
+        return result;
     }
     // Before the commit, so that a layer that throws here leaves everything as it was.
     [[gnu::noinline]] void next_buffers(std::size_t d) {
@@ -169,10 +176,10 @@ class EndBuilder : public EndTable {
         if (!lasts(d)) return;
         read_gradients(d);
         if (moves_[d]) read(Holds::buffers, d);
-        if (ending_.immediate && ending_.squares && ending_.updates[d]) read(Holds::squares, d);
+        if (ending_.immediate && ending_.squares && updates_[d]) read(Holds::squares, d);
         read_commit(d);
         writes_parameters(d);
-        if (ending_.replicas.shards && ending_.updates[d]) use(Holds::updated, d, Use::write);
+        if (ending_.replicas.shards && updates_[d]) use(Holds::updated, d, Use::write);
         add_of_device(Kind::update, d);
     }
 };

@@ -136,6 +136,33 @@ namespace detail {
         find_needs(walk_of(result), operands, [](std::size_t, Operand const&) { return Span{}; });
     return result;
 }
+/// Gives each device with several cells a stream on which gradients of replicas are added up while
+/// it goes on with the other cells.
+[[gnu::cold]] GPIPE_INLINE constexpr void add_sum_streams(Lowered& lowered) {
+    Programs const& all = lowered.programs;
+    std::size_t const devices = lowered.devices();
+    Array<std::size_t> cells(devices);
+    std::size_t streams = lowered.streams();
+    for (std::size_t c = 0; c < all.cells(); ++c) streams += ++cells[all.device_of(c)] == 2;
+    Programs more(streams, all.cells(), all.micro_batches(), all.size());
+    Array<std::size_t> device(streams);
+    for (std::size_t c = 0; c < all.cells(); ++c) more.place(c, all.device_of(c));
+    std::size_t s = 0;
+    for (; s < lowered.streams(); ++s) {
+        for (Action const& a : all.program(s)) more.add(a);
+        more.next_device();
+        device[s] = lowered.device[s];
+    }
+    lowered.sums = Array<std::size_t>(devices);
+    for (std::size_t d = 0; d < devices; ++d) {
+        lowered.sums[d] = cells[d] > 1 ? s : d;
+        if (cells[d] < 2) continue;
+        device[s++] = d;
+        more.next_device();
+    }
+    lowered.programs = static_cast<Programs&&>(more);
+    lowered.device = static_cast<Array<std::size_t>&&>(device);
+}
 /// Between neighbours that share their memory: without copies.
 [[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs) {
     return lower(programs, neighbours(programs.cells()), linear_order(programs));

@@ -52,6 +52,9 @@ struct Lowered {
     Array<std::size_t> device; ///< by stream: whose it is
     Edges edges;               ///< between the cells
     Offloads offloads;         ///< what leaves the devices' memory for a while
+    /// By device the stream, with no actions of a step's, on which gradients of replicas are added
+    /// up; none at all: it is the one that computes.
+    Array<std::size_t> sums{};
     /// One linear order of all actions: values are placed, and proven to keep apart, along it.
     Array<std::uint32_t> order;
     Needs needs; ///< by action, see find_needs() and sweep(); empty before
@@ -65,6 +68,10 @@ struct Lowered {
         std::size_t count = 0;
         while (count < device.size() && device[count] == count) ++count;
         return count;
+    }
+    /// The stream of what ends a step on the device that has it.
+    constexpr std::size_t stream_of_end(Kind kind, std::size_t owner) const {
+        return adds_replicas(kind) && !sums.empty() ? sums[owner] : owner;
     }
     /// The programs of these alone, as they were.
     constexpr Programs computing() const {

@@ -12,6 +12,7 @@ struct Replication {
     std::size_t count = 1;                 ///< R
     bool shards = false;                   ///< see Replicas
     std::size_t longest = longest_message; ///< bytes of a message between them, at the most
+    bool apart = false; ///< whether a device with several cells adds up on a stream of its own
 
     /// Of hosts, whose caches such messages fit in; and of devices that enqueue, where a message
     /// costs what it takes to begin one.
@@ -20,8 +21,8 @@ struct Replication {
     static constexpr std::size_t longest_enqueued = std::size_t{1} << 22;
     ///@}
 
-    /// Of a device's parameters, gradients or states with these bytes, in slots: where the part of
-    /// a replica begins; of R: the end. Parts are whole slots, so that of a tensor they are whole
+    /// Of a cell's parameters, gradients or states with these bytes, in slots: where the part of a
+    /// replica begins; of R: the end. Parts are whole slots, so that of a tensor they are whole
     /// elements, and differ by one at the most.
     constexpr std::size_t begin(std::size_t bytes, std::size_t replica) const {
         std::size_t const slots = bytes / slot_alignment;
@@ -35,8 +36,8 @@ struct Replication {
     constexpr std::size_t message(std::size_t bytes) const {
         return std::min(most(bytes), longest);
     }
-    /// Where the parts of others come to be added up.
-    constexpr std::size_t room(std::size_t bytes) const { return (count - 1) * message(bytes); }
+    /// Where the parts of others come to be added up, in messages of so many bytes.
+    constexpr std::size_t room(std::size_t message) const { return (count - 1) * message; }
 };
 
 } // namespace gpipe

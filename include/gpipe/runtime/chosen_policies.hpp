@@ -158,7 +158,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr Replication replication(std::size_t replicas) {
         return {replicas, ReplicasPolicy::shards,
                 calls_enqueue<Device> ? Replication::longest_enqueued
-                                      : Replication::longest_message};
+                                      : Replication::longest_message,
+                calls_enqueue<Device>};
     }
 
     // A budget is left as it is.

@@ -46,16 +46,14 @@ template <class Device>
 }
 
 /// How a step of this machine ends. `immediate`: see update::Immediate.
-template <class Device>
-Ending ending_of(MachinePlan<Device> const& machine, Tables const& tables, bool immediate) {
+template <class Device> Ending ending_of(MachinePlan<Device> const& machine, bool immediate) {
     StepChecks const& checks = machine.checks;
-    Ending ending{Array<bool>(machine.plan.devices.size()),
+    Ending ending{Array<bool>(machine.plan.cells.size()),
                   immediate ? checks.finite_gradients : checks.squares(), immediate,
                   calls_enqueue<Device>, has_staging(machine.plan)};
-    for (std::size_t d = 0; d < ending.updates.size(); ++d)
-        ending.updates[d] = tables.has_updates(d);
     for (std::size_t i = 0; i < machine.model.infos.size(); ++i) {
         LayerInfo const& layer = machine.model.infos[i];
+        if (layer.learned_slots() > 0) ending.learns[machine.cell_of(i)] = true;
         if (!layer.has_buffers() && !layer.exchanges()) continue;
         if (ending.buffers.empty()) ending.buffers = Array<CellBuffers>(machine.plan.cells.size());
         CellBuffers& cell = ending.buffers[machine.cell_of(i)];

@@ -56,7 +56,7 @@ struct Placement {
 /// cost(action) gives durations; all but calls of layers takes no time. Actions are merged in an
 /// order in which nothing is waited for that has not been put on its stream. What receives a
 /// message comes right behind what sends it. The end of a step, on the streams of its devices,
-/// comes behind all else unless it is immediate.
+/// comes behind all else unless it is immediate; but for the sums over replicas.
 template <class Cost>
 [[gnu::cold]] constexpr Lanes merge_lanes(Lowered const& lowered, Placement const& placement,
                                           Cost cost) {
@@ -85,11 +85,13 @@ template <class Cost>
     std::size_t received = no_action;
 
     auto const owner = [&](std::size_t d, Action const& a) {
-        return d < lowered.streams() ? d : programs.device_of(a.cell);
+        return d < lowered.streams() ? d
+                                     : lowered.stream_of_end(a.kind, programs.device_of(a.cell));
     };
     Lanes result;
     result.waits = Array<Wait>(lowered.needs.count());
     std::size_t waits = 0;
+    std::size_t steps = 0; // merged, of those that the end is behind
     for (std::size_t n = 0; n < programs.size(); ++n) {
         std::size_t best = no_action;
         double best_start = 0;
@@ -99,7 +101,8 @@ template <class Cost>
             std::size_t const i = next[d];
             Action const& a = programs[i];
             double start = clock[placement.stream[owner(d, a)]];
-            bool ready = d < lowered.streams() || lowered.immediate || n >= programs.begin(d);
+            bool ready = d < lowered.streams() || lowered.immediate || adds_replicas(a.kind) ||
+                         steps == programs.begin(d);
             for (std::size_t const needed : lowered.needs[i]) {
                 ready = ready && step_of[needed] != no_action;
                 if (start < end[needed]) start = end[needed];
@@ -120,6 +123,7 @@ template <class Cost>
         }
         if (best == no_action) throw std::logic_error("gpipe: the programs wait for each other");
         std::size_t const i = next[best]++;
+        steps += best < lowered.streams();
         bool const sends = !receives.empty() && receives[i] != no_message;
         received = sends ? receives[i] : no_action;
         Action const& a = programs[i];

@@ -199,8 +199,8 @@ namespace detail {
     tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
     if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug, ranks);
     detail::fill_updates(tables, model, plan, arenas);
-    tables.replicas = detail::replica_parts(model, plan, arenas, ranks, tables.updates,
-                                            tables.updates_at, tables.order);
+    tables.replicas =
+        detail::replica_parts(model, plan, arenas, ranks, tables.updates, tables.order);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);

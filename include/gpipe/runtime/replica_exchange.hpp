@@ -20,26 +20,35 @@ template <class End> class ReplicaExchange {
           stream_(stream), self_(tables.ranks.replica), count_(parts_.replication.count),
           message_(parts_.message[device]), gradients_(tables.devices[device].gradients.data) {}
 
-    // Everybody gets what the others have of his part, and adds it up in the order of the replicas:
-    // the sum is the same whoever does it.
-    void reduce_scatter() {
-        for (std::size_t n = 0; n < messages(&ReplicaParts::Begin::gradient); ++n) {
-            Bytes const own = bytes(&ReplicaParts::Begin::gradient, self_, n);
+    // Of a cell everybody gets what the others have of his part, and adds it up in the order of the
+    // replicas: the sum is the same whoever does it.
+    void reduce_scatter(std::size_t cell) {
+        constexpr Which gradient = &ReplicaParts::Begin::gradient;
+        for (std::size_t n = 0; n < messages(gradient, cell); ++n) {
+            Bytes const own = bytes(gradient, cell, self_, n);
             each_other([&](std::size_t other) {
-                Bytes const theirs = bytes(&ReplicaParts::Begin::gradient, other, n);
+                Bytes const theirs = bytes(gradient, cell, other, n);
                 exchange(other, gradients_ + theirs.at, theirs.count, room(other), own.count);
             });
-            add_up(own);
+            add_up(cell, own);
         }
     }
-    // Everybody gets all parts: of the gradients, or of the parameters.
+    // Of all cells of the device.
     void all_gather(bool gradients) {
-        auto const which =
+        for (std::size_t c = 0; c < parts_.first_row.size(); ++c)
+            if (std::size_t const row = parts_.first_row[c];
+                row < parts_.last_row[c] && tables_.has_row(device_, row))
+                all_gather(c, gradients);
+    }
+    // And all parts: of the gradients, or of the parameters.
+    void all_gather(std::size_t cell, bool gradients) {
+        Which const which =
             gradients ? &ReplicaParts::Begin::gradient : &ReplicaParts::Begin::parameter;
         std::byte* const all = gradients ? gradients_ : parts_.parameters[device_];
-        for (std::size_t n = 0; n < messages(which); ++n)
+        for (std::size_t n = 0; n < messages(which, cell); ++n)
             each_other([&](std::size_t other) {
-                Bytes const own = bytes(which, self_, n), theirs = bytes(which, other, n);
+                Bytes const own = bytes(which, cell, self_, n);
+                Bytes const theirs = bytes(which, cell, other, n);
                 exchange(other, all + own.at, own.count, all + theirs.at, theirs.count);
             });
     }
@@ -58,19 +67,16 @@ template <class End> class ReplicaExchange {
         std::size_t count = 0;
     };
 
-    std::size_t begin(Which which, std::size_t replica) const {
-        return parts_.at(device_, replica).*which;
-    }
-    std::size_t messages(Which which) const {
+    std::size_t messages(Which which, std::size_t cell) const {
         std::size_t most = 0;
         for (std::size_t r = 0; r < count_; ++r)
-            most = std::max(most, begin(which, r + 1) - begin(which, r));
+            most = std::max(most, parts_.at(cell, r + 1).*which - parts_.at(cell, r).*which);
         return (most + message_ - 1) / message_;
     }
     // Message n of a part: perhaps none.
-    Bytes bytes(Which which, std::size_t replica, std::size_t n) const {
-        std::size_t const end = begin(which, replica + 1);
-        std::size_t const at = std::min(begin(which, replica) + n * message_, end);
+    Bytes bytes(Which which, std::size_t cell, std::size_t replica, std::size_t n) const {
+        std::size_t const end = parts_.at(cell, replica + 1).*which;
+        std::size_t const at = std::min(parts_.at(cell, replica).*which + n * message_, end);
         return {at, std::min(message_, end - at)};
     }
     std::byte* room(std::size_t other) const {
@@ -97,10 +103,9 @@ template <class End> class ReplicaExchange {
         }
     }
 
-    void add_up(Bytes const& own) {
-        std::size_t const first = tables_.updates_at[device_];
-        std::size_t const last = tables_.updates_at[device_ + 1];
-        end_.launch_rows(run_, stream_, FailureOf::gradient, tables_.updates, first, last,
+    void add_up(std::size_t cell, Bytes const& own) {
+        end_.launch_rows(run_, stream_, FailureOf::gradient, tables_.updates,
+                         parts_.first_row[cell], parts_.last_row[cell],
                          [self = *this, own](UpdateRow const& row, std::size_t i) {
                              self.add_up(row, self.parts_.element[i], own);
                              return std::size_t{1};

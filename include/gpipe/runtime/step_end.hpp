@@ -61,6 +61,7 @@ template <DeviceRuntime Device> class StepEnd {
         switch (step.kind) {
         case Kind::reduce:
             return TieReduction<StepEnd, Device>(*this, device_, tables_, run, step).reduce();
+        case Kind::all_reduce:
         case Kind::reduce_scatter:
         case Kind::all_gather:
             return share(run, step);
@@ -206,8 +207,9 @@ template <DeviceRuntime Device> class StepEnd {
     void share(Run& run, Step const& step) {
         if constexpr (joins_ranks<Device>) {
             ReplicaExchange<StepEnd> exchange(*this, tables_, run, step.device, step.stream);
-            if (step.kind == Kind::reduce_scatter) return exchange.reduce_scatter();
-            exchange.all_gather(!tables_.replicas.replication.shards || !run.arguments.updates);
+            if (adds_replicas(step.kind)) exchange.reduce_scatter(step.cell);
+            if (step.kind == Kind::all_reduce) exchange.all_gather(step.cell, true);
+            if (step.kind == Kind::all_gather) exchange.all_gather(!run.arguments.updates);
         }
     }
     // What is done by each replica, or a part by each.

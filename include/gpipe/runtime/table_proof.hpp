@@ -16,7 +16,7 @@ namespace detail {
 
 // Throws std::logic_error unless the steps are the actions, each once and in its place, and wait
 // for each other; and unless each lane has called its layers when the end of the step begins, if
-// that is not immediate.
+// that is not immediate: sums over replicas may come before.
 GPIPE_INLINE void check_steps(StepTable const& table, Lowered const& lowered) {
     Programs const& programs = lowered.programs;
     bool sound = table.steps.size() == programs.size();
@@ -30,10 +30,14 @@ GPIPE_INLINE void check_steps(StepTable const& table, Lowered const& lowered) {
         Action const& a = programs[step.action];
         sound = a.kind == step.kind && a.cell == step.cell && a.micro_batch == step.micro_batch;
     }
-    for (std::size_t lane = 0; lane < table.lanes() && !lowered.immediate; ++lane)
-        for (std::size_t n = table.begin[lane] + 1; n < table.begin[lane + 1]; ++n)
-            sound =
-                sound && (ends_step(table.steps[n].kind) || !ends_step(table.steps[n - 1].kind));
+    for (std::size_t lane = 0; lane < table.lanes() && !lowered.immediate; ++lane) {
+        bool ends = false;
+        for (std::size_t n = table.begin[lane]; n < table.begin[lane + 1]; ++n) {
+            Kind const kind = table.steps[n].kind;
+            sound = sound && (!ends || ends_step(kind));
+            ends = ends || (ends_step(kind) && !adds_replicas(kind));
+        }
+    }
     for (Step const& step : table.steps)
         for (auto const& waits : {table.waits_of(step), table.waits_before(step)})
             for (Wait const& wait : waits)

@@ -23,15 +23,19 @@ enum class Kind : std::uint8_t {
     offload,          ///< what waits for its reversal, to slower memory
     fetch,            ///< and back
     reduce,           ///< adds the gradients of tied parameters up, see Tie
-    reduce_scatter, ///< adds a device's gradients up over all replicas: each has a part of the sum
-    all_gather,     ///< and all of it: of the gradients or, once they are updated, the parameters
-    next_buffers,   ///< what a device's layers' buffers become, see LayerTraits::Buffers
-    sum_squares,    ///< of a device's gradients
-    commit,         ///< sums the losses up, and decides whether the step counts
-    revoke,         ///< where updates came first: decides once more, by all gradients
-    take_state,     ///< what was decided, to a device that cannot read it elsewhere
-    update,         ///< of a device's parameters
+    all_reduce,       ///< adds a cell's gradients up over all replicas
+    reduce_scatter,   ///< the same, and of the sum each has a part
+    next_buffers,     ///< what a device's layers' buffers become, see LayerTraits::Buffers
+    sum_squares,      ///< of a device's gradients
+    commit,           ///< sums the losses up, and decides whether the step counts
+    revoke,           ///< where updates came first: decides once more, by all gradients
+    take_state,       ///< what was decided, to a device that cannot read it elsewhere
+    update,           ///< of a device's parameters
+    all_gather,       ///< over replicas: gives all the parts of a device that each has updated
 };
+
+/// How many there are.
+inline constexpr std::size_t kind_count = static_cast<std::size_t>(Kind::all_gather) + 1;
 
 /// In words; "unknown" where a number is none of these.
 GPIPE_INLINE constexpr std::string_view name(Kind kind) {
@@ -39,15 +43,20 @@ GPIPE_INLINE constexpr std::string_view name(Kind kind) {
                                           "input gradient", "weight gradient", "send output",
                                           "receive input",  "send gradient",   "receive gradient",
                                           "offload",        "fetch",           "reduce",
-                                          "reduce-scatter", "all-gather",      "update of buffers",
+                                          "all-reduce",     "reduce-scatter",  "update of buffers",
                                           "sum of squares", "commit",          "revoke",
-                                          "state",          "update"};
-    return kind <= Kind::update ? names[static_cast<std::size_t>(kind)] : "unknown";
+                                          "state",          "update",          "all-gather"};
+    auto const number = static_cast<std::size_t>(kind);
+    return number < kind_count ? names[number] : "unknown";
 }
 /// Whether it calls layers.
 GPIPE_INLINE constexpr bool computes(Kind kind) { return kind < Kind::send_output; }
-/// Whether it comes behind what layers do in a step, see with_ending().
+/// Whether it is of the end of a step, see with_ending().
 GPIPE_INLINE constexpr bool ends_step(Kind kind) { return kind >= Kind::reduce; }
+/// Whether it adds up what replicas have found: as soon as that is whole, whatever layers still do.
+GPIPE_INLINE constexpr bool adds_replicas(Kind kind) {
+    return kind == Kind::all_reduce || kind == Kind::reduce_scatter;
+}
 /// Whether it gives the gradient that the cell before waits for.
 GPIPE_INLINE constexpr bool gives_gradient(Kind kind) {
     return kind == Kind::backward || kind == Kind::input_gradient;

@@ -43,7 +43,7 @@ class MeanDurations {
   public:
     /// Of all entries of the timeline.
     constexpr explicit MeanDurations(Timeline const& timeline)
-        : sums_(timeline.cells() * kinds), counts_(timeline.cells() * kinds) {
+        : sums_(timeline.cells() * kind_count), counts_(timeline.cells() * kind_count) {
         for (TimelineEntry const& entry : timeline) {
             sums_[place(entry.action)] += entry.duration();
             counts_[place(entry.action)] += 1;
@@ -56,9 +56,8 @@ class MeanDurations {
     }
 
   private:
-    static constexpr std::size_t kinds = static_cast<std::size_t>(Kind::update) + 1;
     static constexpr std::size_t place(Action const& action) {
-        return action.cell * kinds + static_cast<std::size_t>(action.kind);
+        return action.cell * kind_count + static_cast<std::size_t>(action.kind);
     }
 
     Array<double> sums_;

@@ -74,7 +74,6 @@ class SvgFigure {
     static constexpr double digit_width = 0.58;
     static constexpr double row_gap = 2;
     static constexpr double lane_height = 5;
-    static constexpr std::size_t kinds = static_cast<std::size_t>(Kind::update) + 1;
     static constexpr std::string_view idle_fill = "url(#gpipe-idle)";
     static constexpr std::string_view again_fill = "url(#gpipe-again)";
     static constexpr std::string_view foot_fill = "#222' stroke='#fff' stroke-width='.6";
@@ -214,7 +213,7 @@ class SvgFigure {
 
     double legend(double top) {
         SvgLegend legend(left_, options_.width - margin, top);
-        for (std::size_t k = 0; k < kinds; ++k) {
+        for (std::size_t k = 0; k < kind_count; ++k) {
             if (!used_[k]) continue;
             Kind const kind = static_cast<Kind>(k);
             Box box = legend.add(1, 24, name(kind));
@@ -249,7 +248,7 @@ class SvgFigure {
     std::size_t micro_batches_ = 0;
     std::size_t cells_ = 0; // the most of a device
     bool idle_ = false;
-    bool used_[kinds] = {};
+    bool used_[kind_count] = {};
     double left_ = 0;
     double scale_ = 0; // pixels per unit of time
     double foot_ = 0;  // of a box, for each cell of the device before its own

@@ -21,8 +21,8 @@ namespace detail {
 
 // The letter of a kind, and of the same in the second of a device's two cells.
 GPIPE_INLINE constexpr char letter(Kind kind, bool second) {
-    constexpr std::string_view capitals = "FRBIWssssofgxabqcvtu";
-    static_assert(capitals.size() == static_cast<std::size_t>(Kind::update) + 1);
+    constexpr std::string_view capitals = "FRBIWssssofgaxbqcvtup";
+    static_assert(capitals.size() == kind_count);
     char const capital = capitals[static_cast<std::size_t>(kind)];
     return second && capital < 'a' ? static_cast<char>(capital - 'A' + 'a') : capital;
 }
@@ -82,7 +82,6 @@ class TextCanvas {
     static constexpr std::size_t memory_letters = 22; // behind a strip
     static constexpr std::size_t most_columns = 16384;
     static constexpr char idle = '\0';
-    static constexpr std::size_t kinds = static_cast<std::size_t>(Kind::update) + 1;
 
     // The kinds whose actions have a label: where their mean has room for it, so that of equal
     // actions those that rounding makes a column longer have none, either.
@@ -101,8 +100,8 @@ class TextCanvas {
 
       private:
         double room_;
-        double sum_[kinds] = {};
-        double count_[kinds] = {};
+        double sum_[kind_count] = {};
+        double count_[kind_count] = {};
     };
 
     // Columns whose middle is not before that time.

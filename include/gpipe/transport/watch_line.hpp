@@ -40,10 +40,13 @@ struct WatchPlace {
         std::string text = "in no step";
         if (action != no_action) {
             auto const kind = static_cast<Kind>(action >> 56);
-            text = "at the " + std::string(kind <= Kind::update ? name(kind) : "");
-            if (!ends_step(kind))
-                text += " of micro-batch " + std::to_string(action & 0xFFFFFFFFu) + ", cell " +
-                        std::to_string(action >> 32 & 0xFFFFFFu);
+            text = "at the " + std::string(name(kind));
+            std::string const cell = std::to_string(action >> 32 & 0xFFFFFFu);
+            if (adds_replicas(kind))
+                text += " of cell " + cell;
+            else if (!ends_step(kind))
+                text +=
+                    " of micro-batch " + std::to_string(action & 0xFFFFFFFFu) + ", cell " + cell;
             text += ", in step " + std::to_string(steps + 1);
         }
         char seconds[32] = {};
