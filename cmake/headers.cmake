@@ -270,6 +270,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/rank_words.hpp
     include/gpipe/runtime/replica_exchange.hpp
     include/gpipe/runtime/replica_parts.hpp
+    include/gpipe/runtime/replica_team.hpp
     include/gpipe/runtime/run.hpp
     include/gpipe/runtime/runs.hpp
     include/gpipe/runtime/snapshot.hpp
@@ -353,6 +354,7 @@ set(GPIPE_HEADERS
     include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
     include/gpipe/transport/local.hpp
+    include/gpipe/transport/local_gpus.hpp
     include/gpipe/transport/local_ranks.hpp
     include/gpipe/transport/mpi.hpp
     include/gpipe/transport/mpi_exchange.hpp

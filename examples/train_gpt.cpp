@@ -8,11 +8,12 @@
 //   train_gpt --text FILE --save FOLDER --save-every 500 --resume
 //   train_gpt --text FILE --cells 4 --ranks 2
 //   train_gpt --text FILE --cells 1 --replicas 2
+//   train_gpt --text FILE --cells 1 --replicas 2 --device cuda
 //   train_gpt --text FILE --cells 2 --replicas 2 --ranks 4 --device cuda
 //
 // The network is a type (gpt/model.hpp), the layers are plain structs (gpt/*.hpp); how many cells
 // and micro-batches and which schedule, checkpointing and optimizer are chosen here at run time,
-// for one instantiation of all per kind of device, one for replicas, and one per kind for ranks.
+// for one instantiation of all per kind of device, one per kind for replicas, and one for ranks.
 
 #include "gpt/generate.hpp"
 #include "gpt/host_operations.hpp"
@@ -168,7 +169,7 @@ struct Settings {
             options.device = {company.device(threads), company.all(), devices_of_rank()};
 #ifdef __CUDACC__
         if constexpr (requires { options.device.gpus; })
-            options.device.gpus = support::chosen_gpus(gpus, devices());
+            options.device.gpus = support::chosen_gpus(gpus, devices() * replicas);
 #endif
         return options;
     }
@@ -186,7 +187,8 @@ struct Settings {
                                                 .seed = seed};
 #ifdef __CUDACC__
             if constexpr (requires { where.device.gpus; }) {
-                if (ranks == 1) where.device.gpus = support::chosen_gpus(gpus, devices());
+                if (ranks == 1)
+                    where.device.gpus = support::chosen_gpus(gpus, devices() * replicas);
             }
 #endif
             gpipe::Profile const found = gpipe::profile(net, where);
@@ -417,8 +419,6 @@ int main(int count, char** arguments) {
                                          std::size_t{settings.ranks},
                                          std::size_t{settings.replicas}, settings.devices()));
     }
-    if (settings.replicas > 1 && settings.device == "cuda" && settings.ranks == 1)
-        return options.refuse("--replicas with --device cuda goes with --ranks only");
     try {
         gpt::Text const text(settings.text, gpt::Standard::context);
         for (char const c : settings.prompt)
@@ -443,6 +443,11 @@ int main(int count, char** arguments) {
                                 : run<CudaOperations, Cuda, false, Any, Nccl>(settings, text, rank);
         }
 #endif
+        if (settings.device == "cuda" && settings.replicas > 1) {
+            using Any = gpipe::Replicas<gpipe::dynamic>;
+            return settings.tie ? run<CudaOperations, Cuda, true, Any>(settings, text, alone)
+                                : run<CudaOperations, Cuda, false, Any>(settings, text, alone);
+        }
         if (settings.device == "cuda")
             return settings.tie ? run<CudaOperations, Cuda, true>(settings, text, alone)
                                 : run<CudaOperations, Cuda, false>(settings, text, alone);

@@ -13,3 +13,4 @@
 #include <gpipe/cuda/step_work.cuh>
 #include <gpipe/device/cuda.hpp>
 #include <gpipe/gpipe.hpp>
+#include <gpipe/transport/local_gpus.hpp>

@@ -231,7 +231,7 @@ class Training : public ConstantPlan<Net, Policies...>,
         std::size_t const samples = checked_step(inputs, targets);
         if constexpr (!joins_ranks<Device>) // who do so together
             detail::check_rates<OptimizerFunctor>(&optimizer_);
-        team_.together(machine_, [&](Machine<Device>& machine, bool first) {
+        team_.start_together(machine_, [&](Machine<Device>& machine, bool first) {
             auto const start = [&](StepOutcome* outcome) {
                 machine.engine().start(inputs.tensors(), targets.tensors(), samples, &optimizer_,
                                        outcome, stream...);

@@ -354,7 +354,6 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
         with_text + "--temperature 0",
         with_text + "--prompt xyz",
         with_text + "--replicas 0",
-        with_text + "--replicas 2 --device cuda",
         with_text + "--replicas 2 --ranks 3 --cells 4",
         with_text + "--ranks 0",
         with_text + "--ranks 9",

@@ -181,8 +181,8 @@ class Cuda : public OwnMemory {
     ///@}
 
   protected:
-    /// Before prepare(): its work meets those, who must outlive it. Whether that is on its GPU.
-    bool meet(cuda::Peers& peers) { return peers_ = &peers, peers.gpu() == links_.gpu(0); }
+    /// Before prepare(): its work meets those, who must outlive it. Whether they can, on its GPU.
+    bool meet(cuda::Peers& peers) { return peers_ = &peers, peers.meets(links_.gpu(0)); }
     bool is_capturing() const { return capture_.on(); } ///< work is noted, not run
 
   private:

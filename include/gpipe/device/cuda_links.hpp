@@ -19,6 +19,22 @@ template <class... Ints> std::vector<int> gpus(Ints... numbers) {
 
 namespace cuda {
 
+/// The fastest link from one GPU to another, which it makes ready: with peer access, a matter of
+/// the whole process; what another pipeline enabled is fine.
+inline Link natural_link(int from, int to) {
+    if (from == to) return Link::shared;
+    int can = 0;
+    check("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, from, to));
+    if (!can) return Link::staged;
+    DeviceGuard const guard(from);
+    cudaError_t const status = cudaDeviceEnablePeerAccess(to, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers)
+        detail::forget(status);
+    else
+        check("cudaDeviceEnablePeerAccess", status);
+    return status == cudaErrorTooManyPeers ? Link::staged : Link::copied;
+}
+
 /// Which GPUs the devices of a pipeline run on, and how tensors get from one to another.
 class Links {
   public:
@@ -34,8 +50,8 @@ class Links {
         // A GPU may have few peers: neighbours come first.
         for (std::size_t apart = 1; apart < devices; ++apart)
             for (std::size_t a = 0, b; (b = a + apart) < devices; ++a) {
-                natural_[a * devices + b] = natural(gpus_[a], gpus_[b]);
-                natural_[b * devices + a] = natural(gpus_[b], gpus_[a]);
+                natural_[a * devices + b] = natural_link(gpus_[a], gpus_[b]);
+                natural_[b * devices + a] = natural_link(gpus_[b], gpus_[a]);
             }
     }
     /// How many devices.
@@ -67,21 +83,6 @@ class Links {
                                             ", but " + std::to_string(present) + " of them");
         return gpus;
     }
-    // Peer access is a matter of the whole process: what another pipeline enabled is fine.
-    static Link natural(int from, int to) {
-        if (from == to) return Link::shared;
-        int can = 0;
-        check("cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, from, to));
-        if (!can) return Link::staged;
-        DeviceGuard const guard(from);
-        cudaError_t const status = cudaDeviceEnablePeerAccess(to, 0);
-        if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers)
-            detail::forget(status);
-        else
-            check("cudaDeviceEnablePeerAccess", status);
-        return status == cudaErrorTooManyPeers ? Link::staged : Link::copied;
-    }
-
     std::vector<int> gpus_;
     Link fastest_;
     std::vector<Link> natural_; // by device and device

@@ -46,7 +46,7 @@ template <class Training, class Net, class... Policies> class Accumulating {
     template <class... Stream>
     void add(Batch<Input> const& inputs, Batch<Target> const& targets, Stream... stream) {
         std::size_t const samples = detail::MachineAccess::checked_step(self(), inputs, targets);
-        detail::MachineAccess::together(self(), [&](auto& machine, bool) {
+        detail::MachineAccess::start_together(self(), [&](auto& machine, bool) {
             machine.engine().start(inputs.tensors(), targets.tensors(), samples,
                                    &self().optimizer(), nullptr, stream...);
         });

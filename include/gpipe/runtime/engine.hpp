@@ -119,6 +119,23 @@ template <DeviceRuntime Device> class Engine {
         runs_.refuse_if_torn();
     }
 
+    /// Whom it asks to wait for a step: who has several engines, which agree on what a step has
+    /// come to, has each of them finish that.
+    void follow(void* leader, void (*together)(void* leader, Engine& self, std::size_t slot)) {
+        leader_ = leader;
+        finish_together_ = together;
+    }
+    /// Waits for the step of a slot, if there is one; and, for who is asked, where there is one.
+    ///@{
+    void finish_slot(std::size_t slot);
+    void finish_alone(std::size_t slot) {
+        finish_run(runs_[slot]);
+        count(slot, outcomes_[slot]);
+    }
+    ///@}
+    /// Throws what start() would of earlier steps: before the others of a leader are told to.
+    void make_ready();
+
     /// What the walker looks at.
     Tables const& tables() const { return runs_.tables(); }
     /// What steps have left, and who observes them.
@@ -240,21 +257,8 @@ template <DeviceRuntime Device> class Engine {
         if (state.committed) steps_ = state.step;
         if (outcome) outcome->tell(runs_.totals(slot));
     }
-    // Waits for the step of a slot, if there is one.
-    void finish_slot(std::size_t slot) {
-        if (!std::exchange(under_way_[slot], false)) return;
-        StepOutcome* const outcome = outcomes_[slot];
-        try {
-            finish_run(runs_[slot]);
-            count(slot, outcome);
-        } catch (...) {
-            if (!runs_[slot].arguments.last) accumulated_ = 0;
-            if (!outcome) throw;
-            outcome->tell(std::current_exception());
-        }
-    }
-    // The same for who does not want to know. What failed, or null; not of a part of a mini-batch,
-    // whose end throws it.
+    // finish_slot() for who does not want to know. What failed, or null; not of a part of a
+    // mini-batch, whose end throws it.
     std::exception_ptr tell(std::size_t slot) noexcept {
         try {
             finish_slot(slot);
@@ -285,6 +289,8 @@ template <DeviceRuntime Device> class Engine {
     std::uint64_t steps_ = 0;
     bool under_way_[slots] = {};        ///< by slot
     StepOutcome* outcomes_[slots] = {}; ///< who is told
+    void* leader_ = nullptr;            ///< see follow()
+    void (*finish_together_)(void*, Engine&, std::size_t) = nullptr;
     std::size_t next_slot_ = 0;
     bool doubtful_ = false; ///< whether the devices may count other steps
     std::size_t accumulated_ = 0;

@@ -124,6 +124,24 @@ template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& o
             if (auto error = tell((next_slot_ + n) % slots); error && !unheard_) unheard_ = error;
 }
 
+template <DeviceRuntime Device> void Engine<Device>::finish_slot(std::size_t slot) {
+    if (!std::exchange(under_way_[slot], false)) return;
+    StepOutcome* const outcome = outcomes_[slot];
+    try {
+        leader_ ? finish_together_(leader_, *this, slot) : finish_alone(slot);
+    } catch (...) {
+        if (!runs_[slot].arguments.last) accumulated_ = 0;
+        if (!outcome) throw;
+        outcome->tell(std::current_exception());
+    }
+}
+
+template <DeviceRuntime Device> void Engine<Device>::make_ready() {
+    throw_unheard();
+    finish_slot(next_slot_);
+    if (doubtful_) finish_all();
+}
+
 template <DeviceRuntime Device> void Engine<Device>::finish_all() {
     tied_.take_back();
     std::exception_ptr first;

@@ -78,7 +78,7 @@ class Joined : public Inner {
             any = any && devices_of[r] > 0;
             one = one && devices_of[r] == 1;
         }
-        if (on_streams && !one)
+        if (on_streams && !in_one_process && !one)
             throw std::invalid_argument(
                 "gpipe: where messages go from GPU to GPU each rank has one device");
         if constexpr (on_streams)
@@ -141,7 +141,9 @@ class Joined : public Inner {
     ///@{
     static constexpr Link most_link = Link::sent;
     Link link(std::size_t from, std::size_t to) const {
-        return ranks().of(from) == ranks().of(to) ? Link::shared : Link::sent;
+        if (ranks().of(from) != ranks().of(to)) return Link::sent;
+        std::size_t const first = ranks().begin(ranks().of(from));
+        return Inner::link(from - first, to - first);
     }
     auto allocate(std::size_t device, std::size_t bytes) {
         return Inner::allocate(device - ranks().begin(), bytes);

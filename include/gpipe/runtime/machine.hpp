@@ -272,6 +272,9 @@ struct MachineAccess {
         return train.checked_step(inputs, targets);
     }
     // f(machine, whether it is the first) with those of all replicas in this process.
+    template <class Training, class F> static void start_together(Training& train, F f) {
+        train.team_.start_together(train.machine_, f);
+    }
     template <class Training, class F> static void together(Training& train, F f) {
         train.team_.together(train.machine_, f);
     }

@@ -53,6 +53,10 @@ void tell_device([[maybe_unused]] typename Device::Options& device,
         device.replicas = work.replication.count;
         device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
         if (device.devices == dynamic) device.devices = devices;
+        using Transport = typename Device::Transport;
+        if constexpr (requires { &Transport::share; })
+            device.device = Transport::share(std::move(device.device), device.transport->rank(),
+                                             device.replicas, devices);
     }
 }
 

@@ -34,6 +34,10 @@ struct OneReplica {
             detail::OneCaller::Call const call(machine.engine().caller());
             return f(machine, true);
         }
+        /// The same, of what only starts.
+        template <class Machine, class F> decltype(auto) start_together(Machine& machine, F f) {
+            return together(machine, f);
+        }
         /// That somebody may write parameters of the first machine.
         void lend() {}
     };

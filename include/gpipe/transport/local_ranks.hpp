@@ -3,6 +3,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/bell.hpp>
+#include <gpipe/plan/edge.hpp>
 #include <gpipe/transport/transport.hpp>
 
 #include <atomic>
@@ -46,7 +47,7 @@ class LocalWire {
         std::atomic<std::uint64_t> sent{0};
         std::atomic<std::uint64_t> received{0};
         std::atomic<std::uint64_t> claimed{0}; // by who copies it, or who takes it back
-        std::byte const* from = nullptr;
+        void* offered = nullptr;
         std::uint32_t word = 0;
         std::uint32_t sender = 0, receiver = 0;
 
@@ -78,6 +79,10 @@ class LocalWire {
     std::mutex leaving_;
     std::exception_ptr error_;
 };
+
+/// What joins replicas in one process, with a LocalWire: its `type`, if there is any for such
+/// devices.
+template <class Device> struct LocalTransport {};
 
 /// One of them, see RankTransport.
 class LocalRanks {
@@ -124,34 +129,63 @@ class LocalRanks {
     }
     void send(std::size_t channel, std::byte const* from, std::size_t,
               std::uint32_t word) noexcept {
-        LocalWire::Way& way = wire_.ways_[channel];
-        std::uint64_t const next = way.sent.load(std::memory_order_relaxed) + 1;
-        way.from = from;
-        way.word = word;
-        way.sent.store(next, std::memory_order_release);
-        wire_.ring(way.receiver);
-        auto const arrived = [&] { return way.received.load(std::memory_order_acquire) >= next; };
-        // Where a rank is gone the other may still be copying: until that is done it is not ours.
-        if (!wire_.wait(rank_, arrived) && !way.claim(next))
-            while (!arrived()) std::this_thread::yield();
+        offer(channel, const_cast<std::byte*>(from), word);
+        settle(channel);
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
-        LocalWire::Way& way = wire_.ways_[channel];
-        std::uint64_t const next = way.received.load(std::memory_order_relaxed) + 1;
-        if (!wire_.wait(rank_, [&] { return way.sent.load(std::memory_order_acquire) >= next; }) ||
-            !way.claim(next))
-            return 0;
-        if (bytes > 0) std::memcpy(to, way.from, bytes);
-        std::uint32_t const word = way.word;
-        way.received.store(next, std::memory_order_release);
-        wire_.ring(way.sender);
-        return word;
+        std::uint32_t result = 0;
+        take(channel, [&](void const* from, std::uint32_t word) {
+            if (bytes > 0) std::memcpy(to, from, bytes);
+            result = word;
+        });
+        return result;
     }
     std::exception_ptr error() const {
         return wire_.left_.load(std::memory_order_acquire) ? wire_.error_ : nullptr;
     }
     ///@}
 
+    /// What these consist of: something is offered to who receives from that channel, who takes it,
+    /// f(offered, word), and may say something there; whereupon it is settled.
+    ///@{
+    void offer(std::size_t channel, void* offered, std::uint32_t word) noexcept {
+        LocalWire::Way& way = wire_.ways_[channel];
+        way.offered = offered;
+        way.word = word;
+        way.sent.store(way.sent.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+        wire_.ring(way.receiver);
+    }
+    /// Returns when that has been taken, or, false, never will be, for a rank is gone.
+    bool settle(std::size_t channel) noexcept {
+        LocalWire::Way& way = wire_.ways_[channel];
+        std::uint64_t const last = way.sent.load(std::memory_order_relaxed);
+        auto const taken = [&] { return way.received.load(std::memory_order_acquire) >= last; };
+        if (wire_.wait(rank_, taken)) return true;
+        if (way.claim(last)) return false;
+        while (!taken()) std::this_thread::yield(); // the other is still at it
+        return true;
+    }
+    /// Whether anything has come, before a rank is gone. What f() throws is thrown once it is
+    /// taken.
+    template <class F> bool take(std::size_t channel, F f) {
+        LocalWire::Way& way = wire_.ways_[channel];
+        std::uint64_t const next = way.received.load(std::memory_order_relaxed) + 1;
+        if (!wire_.wait(rank_, [&] { return way.sent.load(std::memory_order_acquire) >= next; }) ||
+            !way.claim(next))
+            return false;
+        struct Taken {
+            LocalWire& wire;
+            LocalWire::Way& way;
+            std::uint64_t number;
+            ~Taken() {
+                way.received.store(number, std::memory_order_release);
+                wire.ring(way.sender);
+            }
+        } const taken{wire_, way, next};
+        f(way.offered, way.word);
+        return true;
+    }
+    ///@}
     /// See SocketRanks: for who waits elsewhere, on behalf of this rank.
     ///@{
     double deadline() const { return deadline_; }
@@ -169,6 +203,13 @@ class LocalRanks {
     LocalWire& wire_;
     std::size_t rank_;
     double deadline_;
+};
+
+/// Of devices that share the host's memory.
+template <class Device>
+    requires(Device::most_link == Link::shared)
+struct LocalTransport<Device> {
+    using type = LocalRanks;
 };
 
 } // namespace gpipe

@@ -174,7 +174,7 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
         cuda::check("cudaSetDevice", cudaSetDevice(gpu));
         return gpu;
     }
-    int gpu() const noexcept override { return nothing_.device(); }
+    bool meets(int gpu) const noexcept override { return gpu == nothing_.device(); }
     bool all(bool so) override {
         bool result = true;
         for (std::uint64_t const one : gather(so)) result = result && one != 0;

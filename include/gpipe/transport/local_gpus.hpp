@@ -1,0 +1,168 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/device/cuda.hpp>
+#include <gpipe/transport/local_ranks.hpp>
+#include <gpipe/transport/transport.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gpipe {
+
+/// Replicas that are threads of one process with GPUs each, see Replicas: one of them, as
+/// StreamTransport says. Who receives a message copies it, from GPU to GPU where these have peer
+/// access, behind an event of who sends it, whose stream then waits for an event of the other. No
+/// GPU ever waits for what is not put on its streams yet: hosts wait for each other while they put
+/// it there.
+class LocalGpus final : cuda::Peers {
+  public:
+    static constexpr bool in_one_process = true; ///< they are threads of it
+
+    /// What one of some replicas in this process has of these options, each with so many devices:
+    /// its GPUs stand behind those of the ones before. Throws cuda::TooFewDevices, and
+    /// std::invalid_argument where too few are named, and where there are to be graphs: no graph
+    /// waits for another's events.
+    static device::Cuda::Options share(device::Cuda::Options all, std::size_t replica,
+                                       std::size_t replicas, std::size_t devices) {
+        if (all.graphs > 0 && replicas > 1)
+            throw std::invalid_argument(
+                "gpipe: Options::device.graphs is 0 where replicas are in one process: those that "
+                "transport::Nccl joins may keep their steps as graphs");
+        std::size_t const needed = replicas * devices;
+        if (all.gpus.empty()) {
+            int const present = cuda::device_count();
+            for (int gpu = 0; gpu < present; ++gpu) all.gpus.push_back(gpu);
+            if (all.gpus.size() < needed)
+                throw cuda::TooFewDevices(static_cast<int>(needed), present);
+        }
+        if (all.gpus.size() < needed)
+            throw std::invalid_argument("gpipe: Options::device.gpus names " +
+                                        std::to_string(all.gpus.size()) + " GPUs for " +
+                                        std::to_string(replicas) + " replicas of " +
+                                        std::to_string(devices) + " devices each");
+        auto const first = all.gpus.begin() + static_cast<std::ptrdiff_t>(replica * devices);
+        all.gpus = std::vector<int>(first, first + static_cast<std::ptrdiff_t>(devices));
+        return all;
+    }
+
+    /// The wire must outlive it.
+    LocalGpus(LocalWire& wire, std::size_t rank) : hosts_(wire, rank) {}
+
+    /// As RankTransport says, of hosts.
+    ///@{
+    std::size_t rank() const { return hosts_.rank(); }
+    std::size_t ranks() const { return hosts_.ranks(); }
+    Array<std::uint64_t> gather(std::uint64_t number) { return hosts_.gather(number); }
+    void open(Array<Channel> const& channels) {
+        std::size_t const count = channels.size();
+        Array<Channel> both(2 * count); // of hosts, and behind these of GPUs
+        for (std::size_t c = 0; c < count; ++c) both[c] = both[count + c] = channels[c];
+        hosts_.open(both);
+        ways_ = std::vector<Way>(count);
+        together_.reserve(count);
+    }
+    void send(std::size_t channel, std::byte const* from, std::size_t bytes,
+              std::uint32_t word) noexcept {
+        hosts_.send(channel, from, bytes, word);
+    }
+    std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
+        return hosts_.receive(channel, to, bytes);
+    }
+    std::exception_ptr error() const { return hosts_.error(); }
+    void give_up(char const* words) noexcept { hosts_.give_up(words); }
+    ///@}
+
+    /// As StreamTransport says. Throw cuda::Error, and why another is gone.
+    ///@{
+    void send(std::size_t channel, std::byte const* from, std::size_t,
+              cuda::WatchedStream const& stream) {
+        Way& way = ways_[channel];
+        way.record(stream);
+        way.from = from;
+        way.copied = nullptr;
+        hosts_.offer(ways_.size() + channel, &way, 0);
+        is_together_ ? together_.push_back(channel) : settle(channel, stream);
+    }
+    void receive(std::size_t channel, std::byte* to, std::size_t bytes,
+                 cuda::WatchedStream const& stream) {
+        Way& own = ways_[channel];
+        bool const came = hosts_.take(ways_.size() + channel, [&](void* offered, std::uint32_t) {
+            Way& other = *static_cast<Way*>(offered);
+            if (!own.event.get()) cuda::natural_link(stream.device(), other.gpu);
+            stream.wait(other.event);
+            if (bytes > 0) stream.copy(to, other.from, bytes);
+            own.record(stream);
+            other.copied = &own.event;
+        });
+        if (!came) std::rethrow_exception(error());
+    }
+    template <class F> void together(cuda::WatchedStream const& stream, F f) {
+        is_together_ = true;
+        try {
+            f();
+        } catch (...) { // nobody is to copy from here any more when this returns
+            give_up("has an error of its device");
+            end_together(stream);
+            throw;
+        }
+        if (!end_together(stream)) std::rethrow_exception(error());
+    }
+    cuda::Peers& meets() { return *this; }
+    ///@}
+
+  private:
+    // Of a channel, at either end.
+    struct Way {
+        cuda::Event event;                   // that what is sent is there, or has been copied
+        int gpu = 0;                         // of that
+        std::byte const* from = nullptr;     // what is sent
+        cuda::Event const* copied = nullptr; // the other's
+
+        void record(cuda::WatchedStream const& stream) {
+            gpu = stream.device();
+            if (!event.get()) event = cuda::Event(gpu);
+            event.record(stream);
+        }
+    };
+
+    // False where nobody has come for it, nor will.
+    bool settled(std::size_t channel, cuda::WatchedStream const& stream) {
+        if (!hosts_.settle(ways_.size() + channel)) return false;
+        if (cuda::Event const* const copied = ways_[channel].copied) stream.wait(*copied);
+        return true;
+    }
+    void settle(std::size_t channel, cuda::WatchedStream const& stream) {
+        if (!settled(channel, stream)) std::rethrow_exception(error());
+    }
+    bool end_together(cuda::WatchedStream const& stream) {
+        is_together_ = false;
+        bool all = true;
+        for (std::size_t const channel : together_) all = settled(channel, stream) && all;
+        together_.clear();
+        return all;
+    }
+
+    bool all(bool so) override {
+        bool result = true;
+        for (std::uint64_t const one : gather(so)) result = result && one != 0;
+        return result;
+    }
+    bool lost(double) noexcept override { return hosts_.error() != nullptr; }
+    bool meets(int) const noexcept override { return true; }
+
+    LocalRanks hosts_;
+    std::vector<Way> ways_;             // by channel
+    std::vector<std::size_t> together_; // channels of what is sent at once
+    bool is_together_ = false;
+};
+
+/// GPUs are joined by events.
+template <> struct LocalTransport<device::Cuda> { using type = LocalGpus; };
+
+} // namespace gpipe

@@ -1,0 +1,315 @@
+// Replicas of one process with GPUs each, on a double of CUDA: what they compute, and what becomes
+// of them when something fails.
+#include "support/crew.hpp"
+#include "support/enqueued_net.hpp"
+#include "support/enqueued_norm.hpp"
+#include "support/exchange_layers.hpp"
+
+#include <gpipe/replicas.hpp>
+#include <gpipe/trace/text.hpp>
+#include <gpipe/transport/local_gpus.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using gpipe::Adam;
+using gpipe::device::Cuda;
+using toy::Fault;
+
+using Real = float;
+using Net = toy::EnqueuedNet<Real>;
+using HostNet = toy::Net<Real>;
+using Loss = toy::MeanSquare<Real, 3>;
+
+template <class Net, class Device, class Loss, class Shard>
+using Of =
+    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, Device, gpipe::schedule::Dynamic,
+                    gpipe::checkpoint::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
+template <class Shard, class OnGpu = Net>
+using OnGpus = Of<OnGpu, Cuda, toy::EnqueuedLoss<Loss>, Shard>;
+using Train = OnGpus<gpipe::shard::Nothing>;
+
+// Replica after replica, of as many GPUs as it has devices; or all of them on one.
+std::vector<int> gpus(std::size_t count, bool one) {
+    std::vector<int> all(count);
+    for (std::size_t g = 0; g < count; ++g) all[g] = one ? 0 : static_cast<int>(g);
+    return all;
+}
+cuda_double::Options session(std::size_t devices, std::uint64_t order, bool peers) {
+    return {.devices = static_cast<int>(devices), .seed = order, .peers = [=](int, int) {
+                return peers;
+            }};
+}
+
+// What both have that is not the same; nothing if that is nothing.
+template <class A, class B> std::string differs(A& a, B& b, bool looks_at_gradients) {
+    auto const layers = Net::layers();
+    for (std::size_t l = 0; l < layers.size(); ++l)
+        for (std::size_t t = 0; t < layers[l].parameters.count; ++t) {
+            std::string const where = std::to_string(t) + " of layer " + std::to_string(l);
+            std::vector<std::byte> one(layers[l].parameters.bytes[t]), other(one.size());
+            a.read_parameter(l, t, std::span(one));
+            b.read_parameter(l, t, std::span(other));
+            if (one != other) return "parameter " + where;
+            if (!looks_at_gradients) continue;
+            a.read_gradient(l, t, std::span(one));
+            b.read_gradient(l, t, std::span(other));
+            if (one != other) return "gradient " + where;
+        }
+    return "";
+}
+
+template <class Shard> void train_alike(std::size_t points) {
+    using Host = Of<HostNet, gpipe::device::Host, Loss, Shard>;
+    using T = OnGpus<Shard>;
+    constexpr bool shards = std::is_same_v<Shard, gpipe::shard::OptimizerState>;
+    std::size_t point = 0, trained = 0;
+    for (std::size_t const replicas : {2, 3})
+        toy::each_of_catalogue(
+            3, Net::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+                for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
+                    if (point++ % toy::one_of(points) != 0) continue;
+                    std::size_t const most = 8 * replicas;
+                    std::vector<std::size_t> const sizes{most,     most - 1,     most,
+                                                         most - 2, replicas - 1, most};
+                    auto const common = [&]<class Options>(Options o) {
+                        o.samples = 8;
+                        o.seed = 7;
+                        o.micro_batches = 3;
+                        o.cells = k;
+                        o.replicas = replicas;
+                        o.clip_norm = trained % 3 == 0 ? 0 : 0.05;
+                        return o;
+                    };
+                    toy::Watch watch;
+                    auto of_host = common(typename Host::Options{});
+                    if (schedule.name() != "GPipe")
+                        of_host.schedule = gpipe::schedule::GPipeAscending{};
+                    Host host(toy::make_net<Real>(watch), {}, Adam{1e-2f}, of_host);
+
+                    bool const one = trained % 4 == 1, together = trained % 2 == 1;
+                    INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name,
+                         ", K = ", k, ", order ", trained % 5);
+                    cuda_double::Session const doubles(
+                        session(k * replicas, trained % 5, trained % 3 == 0));
+                    auto o = common(typename T::Options{});
+                    o.schedule = schedule;
+                    o.checkpointing = checkpointing.policy;
+                    o.device.gpus = gpus(k * replicas, one);
+                    {
+                        T train(toy::make_enqueued_net<Real>(watch), {}, Adam{1e-2f}, o);
+                        std::vector<typename T::Pending> pending;
+                        std::vector<double> expected, losses;
+                        for (std::size_t const size : sizes) {
+                            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                            if (size % 2 == 1) {
+                                host.accumulate(data.inputs, data.targets);
+                                train.accumulate(data.inputs, data.targets);
+                            }
+                            expected.push_back(host.step(data.inputs, data.targets).loss);
+                            pending.push_back(train.start(data.inputs, data.targets));
+                            if (!together) static_cast<void>(pending.back().result());
+                        }
+                        for (auto& step : pending) losses.push_back(step.result().loss);
+                        CHECK((losses == expected));
+                        toy::Data<Real> const held_out(most - 1, 9);
+                        CHECK(train.evaluate(held_out.inputs, held_out.targets).loss ==
+                              host.evaluate(held_out.inputs, held_out.targets).loss);
+                        std::vector<Real> outputs(3 * (most - 1)), others(outputs.size());
+                        train.predict(held_out.inputs, std::span(outputs));
+                        host.predict(held_out.inputs, std::span(others));
+                        CHECK((outputs == others));
+                        CHECK(differs(train, host, !shards) == "");
+                    }
+                    CHECK(cuda_double::complaints() == "");
+                    ++trained;
+                }
+            });
+    CHECK(trained > 0);
+    MESSAGE(trained << " trainings");
+}
+
+} // namespace
+
+TEST_CASE("P1 replicas on GPUs of one process train as those on the host, in every bit, in any "
+          "order that streams allow, on a GPU each or all on one, with peer access or without") {
+    train_alike<gpipe::shard::Nothing>(37);
+}
+
+TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
+    train_alike<gpipe::shard::OptimizerState>(53);
+}
+
+namespace {
+
+// Two replicas of two devices.
+Train::Options of_two(std::size_t micro_batches = 3) {
+    Train::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.micro_batches = micro_batches;
+    o.cells = 2;
+    o.replicas = 2;
+    o.clip_norm = 0.05;
+    return o;
+}
+std::vector<std::byte> state_of(Train& train) {
+    std::vector<std::byte> all;
+    auto const layers = Net::layers();
+    for (std::size_t l = 0; l < layers.size(); ++l)
+        for (std::size_t t = 0; t < layers[l].parameters.count; ++t) {
+            std::vector<std::byte> one(layers[l].parameters.bytes[t]);
+            train.read_parameter(l, t, std::span(one));
+            all.insert(all.end(), one.begin(), one.end());
+        }
+    return all;
+}
+
+} // namespace
+
+TEST_CASE("P6 what throws in a replica on GPUs surfaces as it was thrown, wherever that was, by "
+          "the handle of its step, changes nothing, and training goes on") {
+    cuda_double::Session const doubles(session(4, 2, true));
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    {
+        auto const make = [&] {
+            return std::make_unique<Train>(toy::make_enqueued_net<Real>(watch),
+                                           toy::EnqueuedLoss<Loss>{}, Adam{1e-2f}, of_two());
+        };
+        auto const train = make(), other = make();
+        std::uint64_t steps = 0;
+        for (std::size_t const sample : {0, 3, 7, 9}) // of the second replica the last two
+            for (auto const phase : {toy::Phase::forward, toy::Phase::backward})
+                for (int const behind : {0, 1, 2}) { // steps that are started and not waited for
+                    INFO("sample ", sample, ", ", behind, " behind");
+                    auto const before = state_of(*train);
+                    watch.faults = {{3, sample, phase}};
+                    auto failing = train->start(data.inputs, data.targets);
+                    watch.faults.clear();
+                    std::vector<Train::Pending> more;
+                    for (int n = 0; n < behind; ++n)
+                        more.push_back(train->start(data.inputs, data.targets));
+                    CHECK_THROWS_AS(failing.result(), toy::Thrown);
+                    if (behind == 0) CHECK((state_of(*train) == before));
+                    for (Train::Pending& step : more)
+                        CHECK(step.result().loss == other->step(data.inputs, data.targets).loss);
+                    CHECK(train->steps() == (steps += static_cast<std::uint64_t>(behind)));
+                    { // whose handle is gone: the next call throws
+                        watch.faults = {{3, sample, phase}};
+                        static_cast<void>(train->start(data.inputs, data.targets));
+                        watch.faults.clear();
+                    }
+                    if (behind == 2)
+                        CHECK_THROWS_AS(train->evaluate(data.inputs, data.targets), toy::Thrown);
+                    else if (behind == 1)
+                        CHECK_THROWS_AS(train->compute_gradients(data.inputs, data.targets),
+                                        toy::Thrown);
+                    else
+                        CHECK_THROWS_AS(state_of(*train), toy::Thrown);
+                    CHECK(train->step(data.inputs, data.targets).loss ==
+                          other->step(data.inputs, data.targets).loss);
+                    ++steps;
+                }
+        CHECK((state_of(*train) == state_of(*other)));
+    }
+    CHECK(cuda_double::complaints() == "");
+}
+
+TEST_CASE("whatever call of CUDA fails in a replica, that is thrown, nobody waits for ever, and "
+          "nothing is left behind") {
+    std::size_t failed = 0;
+    for (std::size_t n = 0;; n += toy::one_of(29)) {
+        INFO("call ", n);
+        cuda_double::Session const doubles(session(4, n % 4, n % 3 == 0));
+        toy::Watch watch;
+        toy::Data<Real> const data(13);
+        cuda_double::fail_call(n, cudaErrorInvalidValue);
+        bool threw = false;
+        try {
+            Train train(toy::make_enqueued_net<Real>(watch), {}, Adam{1e-2f}, of_two(2));
+            for (int i = 0; i < 2; ++i) {
+                auto first = train.start(data.inputs, data.targets);
+                auto second = train.start(data.inputs, data.targets);
+                static_cast<void>(first.result());
+                static_cast<void>(second.result());
+            }
+        } catch (std::runtime_error const&) {
+            threw = true;
+        }
+        for (std::string const& leak : cuda_double::leaks()) CHECK(leak == "");
+        for (std::string const& fault : cuda_double::faults()) CHECK(fault == "");
+        static_cast<void>(cuda_double::complaints());
+        if (!threw && n >= cuda_double::calls()) break;
+        failed += threw;
+    }
+    CHECK(failed > 0);
+    MESSAGE(failed << " failed calls");
+}
+
+TEST_CASE(
+    "P1 waits, records and copies that are left out of a step of replicas are races, or change "
+    "what is trained") {
+    std::size_t dropped = 0, noticed = 0;
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    std::vector<double> expected;
+    for (std::size_t n = 0; n <= 3000; n += toy::one_of(13)) {
+        cuda_double::Session const doubles(session(4, n % 4, true));
+        std::vector<double> losses;
+        {
+            Train train(toy::make_enqueued_net<Real>(watch), {}, Adam{1e-2f}, of_two(2));
+            losses.push_back(train.step(data.inputs, data.targets).loss);
+            if (!expected.empty()) cuda_double::drop_call(n);
+            for (int i = 0; i < 3; ++i)
+                losses.push_back(train.step(data.inputs, data.targets).loss);
+        }
+        bool const races = !cuda_double::races().empty();
+        static_cast<void>(cuda_double::complaints());
+        if (expected.empty()) {
+            expected = losses;
+            CHECK(!races);
+            continue;
+        }
+        if (cuda_double::dropped().empty()) break;
+        ++dropped;
+        noticed += races || losses != expected;
+    }
+    MESSAGE(noticed << " of " << dropped << " noticed"); // others order what others do, too
+    CHECK(3 * noticed > dropped);
+}
+
+TEST_CASE("P10 GPUs that are too few, and graphs, are refused") {
+    cuda_double::Session const doubles(session(3, 0, true));
+    toy::Watch watch;
+    auto const refused = [&](Train::Options const& o, char const* words) {
+        CHECK_THROWS_WITH(Train(toy::make_enqueued_net<Real>(watch), {}, Adam{1e-2f}, o), words);
+    };
+    refused(of_two(), "gpipe: 4 GPUs are needed, but CUDA sees only 3: Options::device.gpus "
+                      "may name one for several devices");
+    auto o = of_two();
+    o.device.gpus = {0, 1, 2};
+    refused(o, "gpipe: Options::device.gpus names 3 GPUs for 2 replicas of 2 devices each");
+    o.device.gpus = {0, 1, 2, 3};
+    refused(o, "gpipe: there is no GPU 3, but 3 of them");
+    o.device.gpus = {0, 1, 1, 0};
+    o.device.graphs = 1;
+    refused(o, "gpipe: Options::device.graphs is 0 where replicas are in one process: those that "
+               "transport::Nccl joins may keep their steps as graphs");
+    o.device.graphs = 0;
+    Train train(toy::make_enqueued_net<Real>(watch), {}, Adam{1e-2f}, o);
+    toy::Data<Real> const data(13);
+    CHECK(train.step(data.inputs, data.targets).weight == 13);
+}
