@@ -189,7 +189,7 @@ TESTS = {
     "timing": (60, None), "rows": (60, ["emulated.rows"]), "precision": (60, ["emulated.precision"]), "thrust": (90, None),
     "training": (200, ["emulated.training", "-tc=P6*"]),
     "gpt_layers": (200, ["emulated.gpt_layers", "-tc=the perceptron*"]),
-    "control": (100, ["emulated.control"]), "faults": (100, None),
+    "replicas": (60, ["emulated.replicas"]), "control": (100, ["emulated.control"]), "faults": (100, None),
 }
 TESTS.update({f.stem: (60, None) for f in sorted((ROOT / "tests" / "gpu").glob("*.cu")) if f.stem not in TESTS})
 SMALL = ["reduce", "kernels", "random", "rows", "batch_norm", "gradient_tap"]  # kernels of the library
@@ -250,6 +250,9 @@ def right():
         Step("gpu_gpt learns, K = 1 and 4", [gpt("--cells", "1,4", "--checkpointing", "except-last")], 90, learns),
         Step("train_gpt on a GPU", [["train_gpt", "--device", "cuda", "--gpus", "0,0", "--text", str(ROOT / "README.md"),
                                      "--steps", "100", "--sample", "20"]], 60, says(".")),
+        Step("train_gpt as replicas on a GPU", [["train_gpt", "--device", "cuda", "--cells", "1", "--replicas", "2",
+                                                 "--gpus", "0,0", "--text", str(ROOT / "README.md"), "--steps", "100",
+                                                 "--sample", "20"]], 60, says(".")),
     ]
     return steps
 
