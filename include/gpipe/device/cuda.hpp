@@ -35,8 +35,8 @@ class Cuda : public OwnMemory {
     using Stream = cuda::WatchedStream;
     /// Which GPUs, and how tensors pass between them.
     struct Options {
-        /// By device of the pipeline; at least as many as there are devices. Empty: all GPUs that
-        /// CUDA sees, in their order.
+        /// By device of the pipeline, at least as many as there are; of Replicas in one process
+        /// those of one behind those of another. Empty: all GPUs that CUDA sees, in their order.
         std::vector<int> gpus{};
         /// The fastest way between devices that may be taken; slower ones are where needed. For
         /// measurements: Link::staged is a machine without a fast interconnect.

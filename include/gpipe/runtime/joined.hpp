@@ -20,8 +20,9 @@ namespace gpipe {
 
 /// The devices of one rank, joined with those of others by a transport. Plans are made for all
 /// devices, on every rank the same; memory and work there is of its own alone. For devices that
-/// share their memory and do what they are told at once; and, where calls put work on a stream, for
-/// one on each rank, with a transport that puts messages there, too (StreamTransport).
+/// share their memory and do what they are told at once; and, where calls put work on a stream,
+/// with a transport that puts messages there, too (StreamTransport), for one on each rank, or for
+/// all of a replica in one process.
 ///
 /// All ranks call the same functions of their Training, with as many samples; inputs are read where
 /// the first cell is, targets and outputs where the last is, and all return the same loss. Where

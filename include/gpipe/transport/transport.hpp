@@ -54,7 +54,7 @@ concept RankTransport = requires(T transport, T const constant, std::uint64_t nu
 /// their order, some time later: send(channel, from, bytes, stream) and receive(channel, to, bytes,
 /// stream); together(stream, f): what f() sends and receives there goes on at once, in no order;
 /// meets(): what a device asks while it waits for streams. They bring no word. Each rank has one
-/// device, and one thread calls.
+/// device, or where ranks are threads of one process any number, and one thread calls.
 template <class T, class Stream>
 concept StreamTransport = RankTransport<T> &&
     requires(T transport, std::size_t n, Stream stream, std::byte const* from, std::byte* to,
