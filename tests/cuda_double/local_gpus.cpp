@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -283,12 +284,13 @@ TEST_CASE(
     for (std::size_t n = 0; n <= 3000; n += toy::one_of(13)) {
         cuda_double::Session const doubles(session(4, n % 4, true));
         std::vector<double> losses;
-        {
+        try {
             Train train(make_net(watch), {}, Adam{1e-2f}, of_two(2));
             losses.push_back(train.step(data.inputs, data.targets).loss);
             if (!expected.empty()) cuda_double::drop_call(n);
             for (int i = 0; i < 3; ++i)
                 losses.push_back(train.step(data.inputs, data.targets).loss);
+        } catch (std::exception const&) { // replicas see that they are not alike any more
         }
         bool const races = !cuda_double::races().empty();
         static_cast<void>(cuda_double::complaints());
