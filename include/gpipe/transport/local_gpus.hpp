@@ -163,6 +163,8 @@ class LocalGpus final : cuda::Peers {
 };
 
 /// GPUs are joined by events.
-template <> struct LocalTransport<device::Cuda> { using type = LocalGpus; };
+template <> struct LocalTransport<device::Cuda> {
+    using type = LocalGpus; ///< what joins them
+};
 
 } // namespace gpipe

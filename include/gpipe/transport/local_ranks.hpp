@@ -209,7 +209,7 @@ class LocalRanks {
 template <class Device>
     requires(Device::most_link == Link::shared)
 struct LocalTransport<Device> {
-    using type = LocalRanks;
+    using type = LocalRanks; ///< what joins them
 };
 
 } // namespace gpipe
