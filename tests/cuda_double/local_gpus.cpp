@@ -6,7 +6,6 @@
 #include "support/exchange_layers.hpp"
 
 #include <gpipe/replicas.hpp>
-#include <gpipe/trace/text.hpp>
 #include <gpipe/transport/local_gpus.hpp>
 
 #include <doctest/doctest.h>
@@ -246,30 +245,44 @@ TEST_CASE("P6 what throws in a replica on GPUs surfaces as it was thrown, wherev
 TEST_CASE("whatever call of CUDA fails in a replica, that is thrown, nobody waits for ever, and "
           "nothing is left behind") {
     std::size_t failed = 0;
-    for (std::size_t n = 0;; n += toy::one_of(59)) {
-        INFO("call ", n);
-        cuda_double::Session const doubles(session(4, n % 4, n % 3 == 0));
-        toy::Watch watch;
-        toy::Data<Real> const data(13);
-        cuda_double::fail_call(n, cudaErrorInvalidValue);
-        bool threw = false;
-        try {
-            Train train(make_net(watch), {}, Adam{1e-2f}, of_two(2));
-            for (int i = 0; i < 2; ++i) {
-                auto first = train.start(data.inputs, data.targets);
-                auto second = train.start(data.inputs, data.targets);
-                static_cast<void>(first.result());
-                static_cast<void>(second.result());
-            }
-        } catch (std::runtime_error const&) {
-            threw = true;
+    for (int const what : {0, 1, 2, 3})
+        for (std::size_t n = 0;; n += toy::one_of(what == 0 ? 59 : 37)) {
+            INFO("call ", n, " of ", what);
+            cuda_double::Session const doubles(session(4, n % 4, n % 3 == 0));
+            toy::Watch watch;
+            toy::Data<Real> const data(13);
+            std::vector<Real> outputs(3 * 13);
+            if (what == 0) cuda_double::fail_call(n, cudaErrorInvalidValue);
+            bool threw = false, over = false;
+            auto const attempt = [&](auto f) {
+                try {
+                    f();
+                } catch (std::runtime_error const&) {
+                    threw = true;
+                }
+            };
+            attempt([&] {
+                Train train(make_net(watch), {}, Adam{1e-2f}, of_two(2));
+                std::size_t const before = cuda_double::calls();
+                if (what > 0) cuda_double::fail_call(n, cudaErrorInvalidValue);
+                for (int i = 0; i < 2; ++i) // once more, whatever became of it
+                    attempt([&] {
+                        if (what == 1) train.predict(data.inputs, std::span(outputs));
+                        if (what == 2) train.compute_gradients(data.inputs, data.targets);
+                        if (what == 3) train.accumulate(data.inputs, data.targets);
+                        auto first = train.start(data.inputs, data.targets);
+                        auto second = train.start(data.inputs, data.targets);
+                        static_cast<void>(first.result());
+                        static_cast<void>(second.result());
+                    });
+                over = !threw && n >= cuda_double::calls() - before;
+            });
+            for (std::string const& leak : cuda_double::leaks()) CHECK(leak == "");
+            for (std::string const& fault : cuda_double::faults()) CHECK(fault == "");
+            static_cast<void>(cuda_double::complaints());
+            if (over || (what == 0 && !threw && n >= cuda_double::calls())) break;
+            failed += threw;
         }
-        for (std::string const& leak : cuda_double::leaks()) CHECK(leak == "");
-        for (std::string const& fault : cuda_double::faults()) CHECK(fault == "");
-        static_cast<void>(cuda_double::complaints());
-        if (!threw && n >= cuda_double::calls()) break;
-        failed += threw;
-    }
     CHECK(failed > 0);
     MESSAGE(failed << " failed calls");
 }
@@ -305,6 +318,40 @@ TEST_CASE(
     }
     MESSAGE(noticed << " of " << dropped << " noticed"); // others order what others do, too
     CHECK((3 * noticed > dropped || dropped < 10));      // fewer: under sanitizers
+}
+
+TEST_CASE("what one call is refused for is told, and training goes on") {
+    for (std::size_t const replicas : {1, 2}) {
+        cuda_double::Session const doubles(session(4, 0, true));
+        toy::Watch watch;
+        toy::Data<Real> const data(13);
+        auto o = of_two();
+        o.samples = 13;
+        o.replicas = replicas;
+        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+        train.step(data.inputs, data.targets);
+        static_cast<void>(cudaSetDevice(77)); // an error of the caller's own
+        CHECK_THROWS_AS(train.step(data.inputs, data.targets), gpipe::cuda::Error);
+        CHECK(train.step(data.inputs, data.targets).weight == 13);
+        gpipe::cuda::Stream const stream(0);
+        CHECK_THROWS_AS(train.start(data.inputs, data.targets, stream.get()),
+                        std::invalid_argument); // pageable
+        CHECK(train.step(data.inputs, data.targets).weight == 13);
+        CHECK(train.steps() == 3);
+    }
+}
+
+TEST_CASE("between the same two devices all replicas have the slowest link of any") {
+    cuda_double::Session const doubles(
+        {.devices = 4, .peers = [](int a, int b) { return a < 2 && b < 2; }});
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    for (std::vector<int> const& gpus : {std::vector{0, 1, 2, 2}, std::vector{0, 1, 2, 3}}) {
+        auto o = of_two();
+        o.device.gpus = gpus;
+        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+        CHECK(train.step(data.inputs, data.targets).weight == 13);
+    }
 }
 
 TEST_CASE("P10 GPUs that are too few, and graphs, are refused") {

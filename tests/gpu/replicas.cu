@@ -56,6 +56,7 @@ TEST_CASE_TEMPLATE("P1 replicas on GPUs train as those on the host, in every bit
          {Case{gpipe::schedule::GPipe{}, 2, 1}, Case{gpipe::schedule::BreadthFirst<3>{}, 3, 1},
           Case{gpipe::schedule::Interleaved1F1B<2>{}, 2, 2}})
         for (gpipe::Link const link : {gpipe::Link::shared, gpipe::Link::staged}) {
+            if (of.cells == 1 && link != gpipe::Link::shared) continue; // there is none
             toy::Session const session(trained % 4);
             auto const common = [&]<class Options>(Options o) {
                 o.samples = 8;
@@ -89,5 +90,5 @@ TEST_CASE_TEMPLATE("P1 replicas on GPUs train as those on the host, in every bit
                   host.evaluate(held_out.inputs, held_out.targets).loss);
             ++trained;
         }
-    CHECK(trained == 6);
+    CHECK(trained == 4);
 }

@@ -21,6 +21,12 @@ struct Message {
     char text[512]; ///< with a zero behind it
 };
 
+/// What was asked for is not begun, for another replica refuses it: what that throws says why.
+class RefusedElsewhere : public std::runtime_error {
+  public:
+    RefusedElsewhere() : std::runtime_error("gpipe: another replica refuses what all are told") {}
+};
+
 /// Throws Exception with a message in the form of printf, of up to 500 characters. One call and a
 /// constant per message: composing strings in place costs every translation unit compile time.
 template <class Exception>

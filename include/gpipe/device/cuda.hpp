@@ -151,6 +151,7 @@ class Cuda : public OwnMemory {
         cuda::DeviceGuard const before;
         walk.feed();
         feeds_.join(hub_);
+        if (peers_ && !peers_->begin()) throw detail::RefusedElsewhere();
         cuda::GraphKey const key{ticket.work, ticket.part, ticket.slot};
         bool const keeps = ticket.repeats && graphs_;
         if (cuda::Graph const* const kept = keeps ? graphs_.find(key) : nullptr) {

@@ -104,6 +104,7 @@ class Joined : public Inner {
             first_[r + 1] = first_[r] + static_cast<std::size_t>(devices_of[r]);
             lanes_[r] = static_cast<std::size_t>(lanes_of[r]);
         }
+        if constexpr (on_streams && in_one_process) meet_links();
         now(detail::Making::alone); // the plan, and memory
     }
     /// What ranks do together while they are made, each once. When one has planned its part and has
@@ -143,8 +144,8 @@ class Joined : public Inner {
     static constexpr Link most_link = Link::sent;
     Link link(std::size_t from, std::size_t to) const {
         if (ranks().of(from) != ranks().of(to)) return Link::sent;
-        std::size_t const first = ranks().begin(ranks().of(from));
-        return Inner::link(from - first, to - first);
+        std::size_t const own = first_[1], first = ranks().begin(ranks().of(from));
+        return links_.empty() ? Link::shared : links_[(from - first) * own + to - first];
     }
     auto allocate(std::size_t device, std::size_t bytes) {
         return Inner::allocate(device - ranks().begin(), bytes);
@@ -209,6 +210,19 @@ class Joined : public Inner {
         detail::agree_made(*transport_);
         now(then);
     }
+    // Between devices of a replica, of which all have the same plan: the slowest.
+    void meet_links() {
+        std::size_t const own = first_[1];
+        links_ = Array<Link>(own * own, Link::shared);
+        for (std::size_t a = 0; a < own; ++a)
+            for (std::size_t b = 0; b < a; ++b) {
+                auto slowest = Link::shared;
+                for (std::uint64_t const link :
+                     transport_->gather(static_cast<std::uint64_t>(Inner::link(a, b))))
+                    slowest = std::max(slowest, static_cast<Link>(link));
+                links_[a * own + b] = links_[b * own + a] = slowest;
+            }
+    }
     static Carrier* given(Carrier* transport) {
         if (!transport)
             throw std::invalid_argument("gpipe: Options::device.transport is null: it has to name "
@@ -229,6 +243,7 @@ class Joined : public Inner {
     std::size_t replicas_;
     Array<std::size_t> first_; // device of each rank, and the end
     Array<std::size_t> lanes_; // of each rank
+    Array<Link> links_;        // between the devices of a rank, if they have memory of their own
 };
 
 /// @cond

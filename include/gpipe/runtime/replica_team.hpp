@@ -75,7 +75,7 @@ template <class Chosen, class Net> class ReplicaTeam {
         if constexpr (calls_enqueue<Device>) lead(machine.engine());
         if (lent_) give(machine);
         lent_ = false;
-        share(f);
+        share(f, true);
     }
     void lend() { lent_ = members_.size() > 1; }
 
@@ -102,10 +102,14 @@ template <class Chosen, class Net> class ReplicaTeam {
         result.devices = dynamic; // all of a replica
         return result;
     }
-    static bool is_elsewhere(std::exception_ptr const& error) {
+    // Whether it only says that something is wrong in another.
+    bool is_elsewhere(std::exception_ptr const& error) const {
+        if (error == members_[0]->rank.error()) return true;
         try {
             std::rethrow_exception(error);
         } catch (RankError const&) {
+            return true;
+        } catch (RefusedElsewhere const&) {
             return true;
         } catch (...) {
             return false;
@@ -115,11 +119,7 @@ template <class Chosen, class Net> class ReplicaTeam {
         for (std::uint64_t next = 2;; ++next) {
             bell_.wait([&] { return begun_.load(std::memory_order_acquire) >= next; });
             if (stops_.load(std::memory_order_relaxed)) return;
-            try {
-                job_(work_, *own.machine);
-            } catch (...) {
-                own.error = std::current_exception();
-            }
+            own.error = attempt(own, [&] { job_(work_, *own.machine); });
             own.done.store(next, std::memory_order_release);
             bell_.ring();
         }
@@ -133,25 +133,38 @@ template <class Chosen, class Net> class ReplicaTeam {
     // What the first begins to wait for outside of share(), all do: they agree on it.
     void finish(Engine<Device>& engine, std::size_t slot) {
         if (sharing_) return engine.finish_alone(slot);
-        share([slot](Machine<Device>& machine, bool first) {
+        auto const finish = [slot](Machine<Device>& machine, bool first) {
             Engine<Device>& own = machine.engine();
             first ? own.finish_alone(slot) : own.finish_slot(slot);
-        });
+        };
+        share(finish, false);
     }
-    template <class F> void share(F const& f) {
+    // What f() throws. Where calls enqueue, what one cannot start none starts.
+    template <class F> std::exception_ptr attempt(Member& own, F f) noexcept {
+        constexpr bool refuses = requires { own.rank.leave(true); };
+        if constexpr (refuses)
+            if (starts_) own.rank.enter();
+        std::exception_ptr error;
+        try {
+            f();
+        } catch (...) {
+            error = std::current_exception();
+        }
+        if constexpr (refuses)
+            if (starts_) own.rank.leave(error != nullptr);
+        return error;
+    }
+    template <class F> void share(F const& f, bool starts) {
         job_ = [](void const* work, Machine<Device>& other) {
             (*static_cast<F const*>(work))(other, false);
         };
         work_ = &f;
+        starts_ = starts;
+        wire_.begin();
         begun_.store(begun_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
         bell_.ring();
-        std::exception_ptr error;
         sharing_ = true;
-        try {
-            f(*first_, true);
-        } catch (...) {
-            error = std::current_exception();
-        }
+        std::exception_ptr error = attempt(*members_[0], [&] { f(*first_, true); });
         for (std::size_t r = 1; r < members_.size(); ++r) {
             await(*members_[r]);
             if (std::exception_ptr const other = std::exchange(members_[r]->error, nullptr))
@@ -201,6 +214,7 @@ template <class Chosen, class Net> class ReplicaTeam {
     std::vector<std::unique_ptr<Member>> members_;
     Machine<Device>* first_ = nullptr;
     bool sharing_ = false; // what the others do, too
+    bool starts_ = false;  // something
     Bell bell_;
     void (*job_)(void const*, Machine<Device>&) = nullptr;
     void const* work_ = nullptr;

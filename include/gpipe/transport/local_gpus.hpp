@@ -75,7 +75,21 @@ class LocalGpus final : cuda::Peers {
         return hosts_.receive(channel, to, bytes);
     }
     std::exception_ptr error() const { return hosts_.error(); }
-    void give_up(char const* words) noexcept { hosts_.give_up(words); }
+    void give_up(char const* words) noexcept {
+        if (!refusing_) hosts_.give_up(words);
+    }
+    ///@}
+    /// Around what all of them are told to start: until a run of it begins any may refuse it, and
+    /// then none begins.
+    ///@{
+    void enter() {
+        hosts_.enter();
+        refusing_ = true;
+    }
+    void leave(bool threw) noexcept {
+        if (threw) hosts_.refuse();
+        refusing_ = false;
+    }
     ///@}
 
     /// As StreamTransport says. Throw cuda::Error, and why another is gone.
@@ -97,21 +111,34 @@ class LocalGpus final : cuda::Peers {
             if (!own.event.get()) cuda::natural_link(stream.device(), other.gpu);
             stream.wait(other.event);
             if (bytes > 0) stream.copy(to, other.from, bytes);
-            own.record(stream);
+            try {
+                own.record(stream);
+            } catch (...) { // who waits for no event may write there again
+                cuda::detail::forget(cudaStreamSynchronize(stream.get()));
+                throw;
+            }
             other.copied = &own.event;
         });
         if (!came) std::rethrow_exception(error());
     }
     template <class F> void together(cuda::WatchedStream const& stream, F f) {
         is_together_ = true;
+        std::exception_ptr error;
         try {
             f();
-        } catch (...) { // nobody is to copy from here any more when this returns
+        } catch (...) {
+            error = std::current_exception();
             give_up("has an error of its device");
-            end_together(stream);
-            throw;
         }
-        if (!end_together(stream)) std::rethrow_exception(error());
+        is_together_ = false;
+        for (std::size_t const channel : together_) // nobody is to copy from here any more
+            try {
+                settle(channel, stream);
+            } catch (...) {
+                if (!error) error = std::current_exception();
+            }
+        together_.clear();
+        if (error) std::rethrow_exception(error);
     }
     cuda::Peers& meets() { return *this; }
     ///@}
@@ -131,23 +158,17 @@ class LocalGpus final : cuda::Peers {
         }
     };
 
-    // False where nobody has come for it, nor will.
-    bool settled(std::size_t channel, cuda::WatchedStream const& stream) {
-        if (!hosts_.settle(ways_.size() + channel)) return false;
-        if (cuda::Event const* const copied = ways_[channel].copied) stream.wait(*copied);
-        return true;
-    }
+    // Throws why nobody has come for it, nor will.
     void settle(std::size_t channel, cuda::WatchedStream const& stream) {
-        if (!settled(channel, stream)) std::rethrow_exception(error());
-    }
-    bool end_together(cuda::WatchedStream const& stream) {
-        is_together_ = false;
-        bool all = true;
-        for (std::size_t const channel : together_) all = settled(channel, stream) && all;
-        together_.clear();
-        return all;
+        if (!hosts_.settle(ways_.size() + channel)) std::rethrow_exception(error());
+        if (cuda::Event const* const copied = ways_[channel].copied) stream.wait(*copied);
     }
 
+    bool begin() noexcept override {
+        if (!hosts_.arrive()) return false;
+        refusing_ = false;
+        return true;
+    }
     bool all(bool so) override {
         bool result = true;
         for (std::uint64_t const one : gather(so)) result = result && one != 0;
@@ -160,6 +181,7 @@ class LocalGpus final : cuda::Peers {
     std::vector<Way> ways_;             // by channel
     std::vector<std::size_t> together_; // channels of what is sent at once
     bool is_together_ = false;
+    bool refusing_ = false;
 };
 
 /// GPUs are joined by events.

@@ -30,6 +30,11 @@ class LocalWire {
 
     /// How many there are.
     std::size_t ranks() const { return given_.size(); }
+    /// What all do together begins; nobody is at it.
+    void begin() noexcept {
+        arrived_.store(0, std::memory_order_relaxed);
+        refused_.store(false, std::memory_order_relaxed);
+    }
     /// That a rank is gone, and why: nobody waits for it.
     void leave(std::exception_ptr why) noexcept {
         {
@@ -73,6 +78,9 @@ class LocalWire {
     }
 
     Array<Given> given_; // by rank
+    // Of what all do together: how often each has been about to begin, and that one cannot.
+    std::atomic<std::uint64_t> arrived_{0};
+    std::atomic<bool> refused_{false};
     std::unique_ptr<Way[]> ways_;
     std::once_flag opened_;
     std::atomic<bool> left_{false};
@@ -186,6 +194,24 @@ class LocalRanks {
         return true;
     }
     ///@}
+    /// Of what all do together: when nobody is at it, it can be entered. Who is about to begin
+    /// arrives; returns once all have, or, false, one refuses or is gone.
+    ///@{
+    void enter() { arrivals_ = 0; }
+    bool arrive() noexcept {
+        std::uint64_t const all = ++arrivals_ * ranks();
+        auto const arrived = [&] { return wire_.arrived_.load(std::memory_order_acquire) >= all; };
+        wire_.arrived_.fetch_add(1, std::memory_order_acq_rel);
+        wire_.ring_all();
+        wire_.wait(rank_,
+                   [&] { return arrived() || wire_.refused_.load(std::memory_order_acquire); });
+        return arrived();
+    }
+    void refuse() noexcept {
+        wire_.refused_.store(true, std::memory_order_release);
+        wire_.ring_all();
+    }
+    ///@}
     /// See SocketRanks: for who waits elsewhere, on behalf of this rank.
     ///@{
     double deadline() const { return deadline_; }
@@ -203,6 +229,7 @@ class LocalRanks {
     LocalWire& wire_;
     std::size_t rank_;
     double deadline_;
+    std::uint64_t arrivals_ = 0; // since enter()
 };
 
 /// Of devices that share the host's memory.
