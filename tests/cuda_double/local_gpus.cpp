@@ -320,6 +320,20 @@ TEST_CASE(
     CHECK((3 * noticed > dropped || dropped < 10));      // fewer: under sanitizers
 }
 
+TEST_CASE("P3 what replicas need beside the plan is made with them, not in a step") {
+    cuda_double::Session const doubles(session(4, 0, true));
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    Train train(make_net(watch), {}, Adam{1e-2f}, of_two());
+    auto const made = [] {
+        return cuda_double::count("cudaEventCreateWithFlags") +
+               cuda_double::count("cudaDeviceEnablePeerAccess") + cuda_double::count("cudaMalloc");
+    };
+    std::size_t const before = made();
+    for (int i = 0; i < 2; ++i) train.step(data.inputs, data.targets);
+    CHECK(made() == before);
+}
+
 TEST_CASE("what one call is refused for is told, and training goes on") {
     for (std::size_t const replicas : {1, 2}) {
         cuda_double::Session const doubles(session(4, 0, true));

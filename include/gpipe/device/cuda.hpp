@@ -182,8 +182,8 @@ class Cuda : public OwnMemory {
     ///@}
 
   protected:
-    /// Before prepare(): its work meets those, who must outlive it. Whether they can, on its GPU.
-    bool meet(cuda::Peers& peers) { return peers_ = &peers, peers.meets(links_.gpu(0)); }
+    /// Before prepare(): its work meets those, who must outlive it. Whether they can, on its GPUs.
+    bool meet(cuda::Peers& peers) { return peers_ = &peers, peers.meet(links_.gpus()); }
     bool is_capturing() const { return capture_.on(); } ///< work is noted, not run
 
   private:

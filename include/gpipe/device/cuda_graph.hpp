@@ -88,10 +88,8 @@ class WatchedStream : public StreamRef {
     ///@{
     explicit WatchedStream(cudaStream_t stream) : StreamRef(stream) {}
     WatchedStream(Stream const& stream, CaptureWatch* capture, bool looks)
-        : StreamRef(stream), capture_(capture), gpu_(stream.device()), looks_(looks) {}
+        : StreamRef(stream), capture_(capture), gpu_(looks ? stream.device() : any_gpu) {}
     ///@}
-    /// The GPU of a device's, as CUDA counts them.
-    int device() const noexcept { return gpu_; }
     /// For calls of CUDA. Notes, in a capture, whether one before was refused.
     operator cudaStream_t() const noexcept {
         if (capture_) capture_->look();
@@ -103,7 +101,7 @@ class WatchedStream : public StreamRef {
     void check_launch() const {
         if (capture_) capture_->check(*this);
         int current = gpu_;
-        if (looks_) cuda::check("cudaGetDevice", cudaGetDevice(&current));
+        if (gpu_ != any_gpu) cuda::check("cudaGetDevice", cudaGetDevice(&current));
         if (current != gpu_) leave(current);
         cuda::check("a kernel launch, or another call of CUDA,", last_error());
     }
@@ -117,9 +115,10 @@ class WatchedStream : public StreamRef {
             current);
     }
 
+    static constexpr int any_gpu = -1;
+
     CaptureWatch* capture_ = nullptr;
-    int gpu_ = 0;
-    bool looks_ = false;
+    int gpu_ = any_gpu;
 };
 
 /// Whether this is the error of a call that failed because the capture had been spoilt before.

@@ -58,6 +58,8 @@ class Links {
     std::size_t devices() const { return gpus_.size(); }
     /// The GPU, as CUDA counts them, of a device.
     int gpu(std::size_t device) const { return gpus_[device]; }
+    /// By device.
+    std::vector<int> const& gpus() const { return gpus_; }
     /// As there and back.
     Link link(std::size_t a, std::size_t b) const {
         std::size_t const devices = gpus_.size();

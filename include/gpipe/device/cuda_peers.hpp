@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <thread>
+#include <vector>
 
 namespace gpipe::cuda {
 
@@ -21,8 +22,8 @@ class Peers {
     /// Whether one is lost: then no work waits for others any more. Asked again and again by who
     /// has waited since then, see detail::seconds_now().
     virtual bool lost(double since) noexcept = 0;
-    /// Whether work on this GPU may meet them.
-    virtual bool meets(int gpu) const noexcept = 0;
+    /// Whether work on these GPUs, by device, may meet them.
+    virtual bool meet(std::vector<int> const& gpus) = 0;
     /// Between the n-th look of a wait, from 0 on, and the next.
     static void pause(std::size_t n) noexcept {
         if (n < 100)

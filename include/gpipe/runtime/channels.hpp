@@ -75,6 +75,7 @@ namespace gpipe::detail {
                     return static_cast<std::uint32_t>(ranks.number(r, ranks.of(d)));
                 };
                 std::uint32_t const both = add(at(low), at(high), longest(d), longest(d));
+                all[both].device = all[both + 1].device = static_cast<std::uint32_t>(d);
                 std::uint32_t* const row = parts.channels.begin() + d * ranks.replicas;
                 if (low == ranks.replica) row[high] = both;
                 if (high == ranks.replica) row[low] = both;
@@ -93,6 +94,8 @@ namespace gpipe::detail {
             std::max(std::max({rows, losses, totals, exact}) * sizeof(double), sizeof(RankNote)),
             std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}));
         all[count - 2].between_hosts = all[count - 1].between_hosts = true;
+        all[count - 2].device = all[count - 1].device =
+            static_cast<std::uint32_t>(tables.last_device);
     }
     return first_of(all, count);
 }

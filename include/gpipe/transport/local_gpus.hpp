@@ -65,6 +65,12 @@ class LocalGpus final : cuda::Peers {
         for (std::size_t c = 0; c < count; ++c) both[c] = both[count + c] = channels[c];
         hosts_.open(both);
         ways_ = std::vector<Way>(count);
+        for (std::size_t c = 0; c < count; ++c)
+            if (channels[c].from == rank() || channels[c].to == rank())
+                ways_[c].event = cuda::Event(gpus_[channels[c].device]);
+        for (int const gpu : gpus_)
+            for (std::uint64_t const other : gather(static_cast<std::uint64_t>(gpu)))
+                cuda::natural_link(gpu, static_cast<int>(other));
         together_.reserve(count);
     }
     void send(std::size_t channel, std::byte const* from, std::size_t bytes,
@@ -94,25 +100,22 @@ class LocalGpus final : cuda::Peers {
 
     /// As StreamTransport says. Throw cuda::Error, and why another is gone.
     ///@{
-    void send(std::size_t channel, std::byte const* from, std::size_t,
-              cuda::WatchedStream const& stream) {
+    void send(std::size_t channel, std::byte const* from, std::size_t, cuda::StreamRef stream) {
         Way& way = ways_[channel];
-        way.record(stream);
+        way.event.record(stream);
         way.from = from;
         way.copied = nullptr;
         hosts_.offer(ways_.size() + channel, &way, 0);
         is_together_ ? together_.push_back(channel) : settle(channel, stream);
     }
-    void receive(std::size_t channel, std::byte* to, std::size_t bytes,
-                 cuda::WatchedStream const& stream) {
+    void receive(std::size_t channel, std::byte* to, std::size_t bytes, cuda::StreamRef stream) {
         Way& own = ways_[channel];
         bool const came = hosts_.take(ways_.size() + channel, [&](void* offered, std::uint32_t) {
             Way& other = *static_cast<Way*>(offered);
-            if (!own.event.get()) cuda::natural_link(stream.device(), other.gpu);
             stream.wait(other.event);
             if (bytes > 0) stream.copy(to, other.from, bytes);
             try {
-                own.record(stream);
+                own.event.record(stream);
             } catch (...) { // who waits for no event may write there again
                 cuda::detail::forget(cudaStreamSynchronize(stream.get()));
                 throw;
@@ -121,7 +124,7 @@ class LocalGpus final : cuda::Peers {
         });
         if (!came) std::rethrow_exception(error());
     }
-    template <class F> void together(cuda::WatchedStream const& stream, F f) {
+    template <class F> void together(cuda::StreamRef stream, F f) {
         is_together_ = true;
         std::exception_ptr error;
         try {
@@ -147,19 +150,12 @@ class LocalGpus final : cuda::Peers {
     // Of a channel, at either end.
     struct Way {
         cuda::Event event;                   // that what is sent is there, or has been copied
-        int gpu = 0;                         // of that
         std::byte const* from = nullptr;     // what is sent
         cuda::Event const* copied = nullptr; // the other's
-
-        void record(cuda::WatchedStream const& stream) {
-            gpu = stream.device();
-            if (!event.get()) event = cuda::Event(gpu);
-            event.record(stream);
-        }
     };
 
     // Throws why nobody has come for it, nor will.
-    void settle(std::size_t channel, cuda::WatchedStream const& stream) {
+    void settle(std::size_t channel, cuda::StreamRef stream) {
         if (!hosts_.settle(ways_.size() + channel)) std::rethrow_exception(error());
         if (cuda::Event const* const copied = ways_[channel].copied) stream.wait(*copied);
     }
@@ -175,9 +171,10 @@ class LocalGpus final : cuda::Peers {
         return result;
     }
     bool lost(double) noexcept override { return hosts_.error() != nullptr; }
-    bool meets(int) const noexcept override { return true; }
+    bool meet(std::vector<int> const& gpus) override { return gpus_ = gpus, true; }
 
     LocalRanks hosts_;
+    std::vector<int> gpus_;             // by device
     std::vector<Way> ways_;             // by channel
     std::vector<std::size_t> together_; // channels of what is sent at once
     bool is_together_ = false;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <vector>
 
 namespace gpipe {
 
@@ -174,7 +175,7 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
         cuda::check("cudaSetDevice", cudaSetDevice(gpu));
         return gpu;
     }
-    bool meets(int gpu) const noexcept override { return gpu == nothing_.device(); }
+    bool meet(std::vector<int> const& gpus) override { return gpus[0] == nothing_.device(); }
     bool all(bool so) override {
         bool result = true;
         for (std::uint64_t const one : gather(so)) result = result && one != 0;

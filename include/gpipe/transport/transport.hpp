@@ -15,6 +15,7 @@ struct Channel {
     std::uint32_t to = 0;       ///< another
     std::size_t bytes = 0;      ///< of a message, at the most
     bool between_hosts = false; ///< whether hosts talk there, too, beside a step
+    std::uint32_t device = 0;   ///< between replicas: of each, whose stream it is on
 };
 
 /// What carries messages between ranks; each has an object of its own.
