@@ -1,9 +1,8 @@
 // Replicas of one process with GPUs each, on a double of CUDA: what they compute, and what becomes
 // of them when something fails.
-#include "support/crew.hpp"
 #include "support/enqueued_net.hpp"
 #include "support/enqueued_norm.hpp"
-#include "support/exchange_layers.hpp"
+#include "support/gpu_replicas.hpp"
 
 #include <gpipe/replicas.hpp>
 #include <gpipe/transport/local_gpus.hpp>
@@ -31,21 +30,15 @@ using Real = float;
 using Net = toy::EnqueuedNet<Real>;
 Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
 using ExchangeNet = toy::ExchangeNetOf<Real, toy::WatchedEnqueued>;
-ExchangeNet make_exchange_net(toy::Watch& watch) {
-    return [&]<class... Ls>(gpipe::Pipeline<Ls...> const*) {
-        return gpipe::Pipeline<Ls...>(Ls(watch)...);
-    }(static_cast<ExchangeNet const*>(nullptr));
-}
 toy::ExchangeNet<Real> make_exchange_net_on_host(toy::Watch&) { return {}; }
 using Loss = toy::MeanSquare<Real, 3>;
 
-template <class Net, class Device, class Loss, class Shard>
-using Of =
-    gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
-                    gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, Device, gpipe::schedule::Dynamic,
-                    gpipe::checkpoint::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
 template <class Shard, class OnGpu = Net>
-using OnGpus = Of<OnGpu, Cuda, toy::EnqueuedLoss<Loss>, Shard>;
+using OnGpus =
+    gpipe::Training<OnGpu, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<toy::EnqueuedLoss<Loss>>, gpipe::Optimizer<Adam>, Cuda,
+                    gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic,
+                    gpipe::Replicas<gpipe::dynamic, Shard>>;
 using Train = OnGpus<gpipe::shard::Nothing>;
 
 // Replica after replica, of as many GPUs as it has devices; or all of them on one.
@@ -81,74 +74,39 @@ template <class Net, class A, class B> std::string differs(A& a, B& b, bool look
 template <class Shard, auto on_gpus = &make_net, auto on_host = &toy::make_net<Real>>
 void train_alike(std::size_t points) {
     using OnGpu = decltype(on_gpus(std::declval<toy::Watch&>()));
-    using Host =
-        Of<decltype(on_host(std::declval<toy::Watch&>())), gpipe::device::Host, Loss, Shard>;
     using T = OnGpus<Shard, OnGpu>;
     constexpr bool shards = std::is_same_v<Shard, gpipe::shard::OptimizerState>;
-    std::size_t point = 0, trained = 0;
-    for (std::size_t const replicas : {2, 3})
-        toy::each_of_catalogue(
-            3, OnGpu::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-                for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
-                    if (point++ % toy::one_of(points) != 0) continue;
-                    std::size_t const most = 8 * replicas;
-                    std::vector<std::size_t> const sizes{most,     most - 1,     most,
-                                                         most - 2, replicas - 1, most};
-                    auto const common = [&]<class Options>(Options o) {
-                        o.samples = 8;
-                        o.seed = 7;
-                        o.micro_batches = 3;
-                        o.cells = k;
-                        o.replicas = replicas;
-                        o.clip_norm = trained % 3 == 0 ? 0 : 0.05;
-                        return o;
-                    };
-                    toy::Watch watch;
-                    auto of_host = common(typename Host::Options{});
-                    if (schedule.name() != "GPipe")
-                        of_host.schedule = gpipe::schedule::GPipeAscending{};
-                    Host host(on_host(watch), {}, Adam{1e-2f}, of_host);
-
-                    bool const one = trained % 4 == 1, together = trained % 2 == 1;
-                    INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name,
-                         ", K = ", k, ", order ", trained % 5);
-                    cuda_double::Session const doubles(
-                        session(k * replicas, trained % 5, trained % 3 == 0));
-                    auto o = common(typename T::Options{});
-                    o.schedule = schedule;
-                    o.checkpointing = checkpointing.policy;
-                    o.device.gpus = gpus(k * replicas, one);
-                    {
-                        T train(on_gpus(watch), {}, Adam{1e-2f}, o);
-                        std::vector<typename T::Pending> pending;
-                        std::vector<double> expected, losses;
-                        for (std::size_t const size : sizes) {
-                            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
-                            if (size % 2 == 1) {
-                                host.accumulate(data.inputs, data.targets);
-                                train.accumulate(data.inputs, data.targets);
-                            }
-                            expected.push_back(host.step(data.inputs, data.targets).loss);
-                            pending.push_back(train.start(data.inputs, data.targets));
-                            if (!together) static_cast<void>(pending.back().result());
-                        }
-                        for (auto& step : pending) losses.push_back(step.result().loss);
-                        CHECK((losses == expected));
-                        toy::Data<Real> const held_out(most - 1, 9);
-                        CHECK(train.evaluate(held_out.inputs, held_out.targets).loss ==
-                              host.evaluate(held_out.inputs, held_out.targets).loss);
-                        std::vector<Real> outputs(3 * (most - 1)), others(outputs.size());
-                        train.predict(held_out.inputs, std::span(outputs));
-                        host.predict(held_out.inputs, std::span(others));
-                        CHECK((outputs == others));
-                        CHECK(differs<OnGpu>(train, host, !shards) == "");
-                    }
-                    CHECK(cuda_double::complaints() == "");
-                    ++trained;
+    toy::each_replica_case<Shard, Loss, on_host>(
+        points, [](toy::ReplicaCase const& of, auto& host, toy::Watch& watch) {
+            bool const one = of.number % 4 == 1, together = of.number % 2 == 1;
+            std::size_t const devices = of.cells * of.replicas;
+            cuda_double::Session const doubles(session(devices, of.number % 5, of.number % 3 == 0));
+            auto o = of.on_gpus<typename T::Options>();
+            o.cells = of.cells;
+            o.device.gpus = gpus(devices, one);
+            {
+                T train(on_gpus(watch), {}, Adam{1e-2f}, o);
+                std::vector<typename T::Pending> pending;
+                std::vector<double> losses;
+                for (std::size_t const size : of.sizes) {
+                    auto const data = of.data(size);
+                    if (size % 2 == 1) train.accumulate(data.inputs, data.targets);
+                    pending.push_back(train.start(data.inputs, data.targets));
+                    if (!together) static_cast<void>(pending.back().result());
                 }
-            });
-    CHECK(trained > 0);
-    MESSAGE(trained << " trainings");
+                for (auto& step : pending) losses.push_back(step.result().loss);
+                CHECK((losses == of.losses));
+                auto const held_out = of.held_out();
+                CHECK(train.evaluate(held_out.inputs, held_out.targets).loss ==
+                      host.evaluate(held_out.inputs, held_out.targets).loss);
+                std::vector<Real> outputs(held_out.targets.size()), others(outputs.size());
+                train.predict(held_out.inputs, std::span(outputs));
+                host.predict(held_out.inputs, std::span(others));
+                CHECK((outputs == others));
+                CHECK(differs<OnGpu>(train, host, !shards) == "");
+            }
+            CHECK(cuda_double::complaints() == "");
+        });
 }
 
 } // namespace
@@ -163,7 +121,8 @@ TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
 }
 
 TEST_CASE("P1 and where they tell each other something within a micro-batch") {
-    train_alike<gpipe::shard::Nothing, &make_exchange_net, &make_exchange_net_on_host>(101);
+    train_alike<gpipe::shard::Nothing, &toy::made_with<ExchangeNet>, &make_exchange_net_on_host>(
+        101);
 }
 
 namespace {

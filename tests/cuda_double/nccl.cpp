@@ -3,7 +3,7 @@
 #include "support/crew.hpp"
 #include "support/enqueued_net.hpp"
 #include "support/enqueued_norm.hpp"
-#include "support/exchange_layers.hpp"
+#include "support/gpu_replicas.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 #include "support/optional_layers.hpp"
 
@@ -292,68 +292,26 @@ template <class Shard, auto on_gpu = &make_net, auto on_host = &toy::make_net<Re
 void replicas_train_alike(std::size_t points) {
     using OnGpu = decltype(on_gpu(std::declval<toy::Watch&>()));
     using T = TrainOf<Shard, OnGpu>;
-    using Host = gpipe::Training<decltype(on_host(std::declval<toy::Watch&>())), gpipe::Cells<1>,
-                                 gpipe::MicroBatches<gpipe::dynamic>,
-                                 gpipe::Loss<toy::MeanSquare<Real, 3>>, gpipe::Optimizer<Adam>,
-                                 gpipe::schedule::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
     constexpr bool shards = std::is_same_v<Shard, gpipe::shard::OptimizerState>;
-    std::size_t point = 0, trained = 0;
-    for (std::size_t const replicas : {2, 3})
-        toy::each_of_catalogue(
-            3, OnGpu::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-                for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
-                    if (k * replicas > 6 || point++ % toy::one_of(points) != 0) continue;
-                    std::size_t const most = 8 * replicas;
-                    // Equal parts of other beginnings; not as many everywhere; none in the last
-                    // one.
-                    std::vector<std::size_t> const sizes{most,     most,         most,
-                                                         most - 1, most - 1,     most - 2,
-                                                         most - 2, replicas - 1, most};
-                    auto const common = [&]<class Options>(Options o) {
-                        o.samples = 8;
-                        o.seed = 7;
-                        o.micro_batches = 3;
-                        o.replicas = replicas;
-                        o.clip_norm = trained % 3 == 0 ? 0 : 0.05;
-                        return o;
-                    };
-                    toy::Watch watch;
-                    auto of_host = common(typename Host::Options{});
-                    if (schedule.name() != "GPipe")
-                        of_host.schedule = gpipe::schedule::GPipeAscending{};
-                    Host host(on_host(watch), {}, Adam{1e-2f}, of_host);
-                    std::vector<double> expected;
-                    for (std::size_t const size : sizes) {
-                        toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
-                        if (data.inputs.size() % 2 == 1) host.accumulate(data.inputs, data.targets);
-                        expected.push_back(host.step(data.inputs, data.targets).loss);
-                    }
-                    toy::Data<Real> const held_out(most - 1, 9);
-                    double const evaluated = host.evaluate(held_out.inputs, held_out.targets).loss;
-
-                    std::uint64_t const order = trained % 5;
-                    INFO(replicas, " replicas, ", schedule.name(), ", ", checkpointing.name,
-                         ", K = ", k, ", order ", order, ", graphs ", trained / 2 % 2 * 2);
-                    cuda_double::Session const doubles(session(k * replicas, order));
-                    auto o = common(typename T::Options{});
-                    o.schedule = schedule;
-                    o.checkpointing = checkpointing.policy;
-                    o.device.device.graphs = trained / 2 % 2 * 2;
-                    {
-                        CrewOf<T, on_gpu> crew(k, watch, o, 60, replicas);
-                        CHECK_NOTHROW(crew.rethrow());
-                        if (!crew.good()) continue;
-                        CHECK((crew.steps(sizes, trained % 2 == 1) == expected));
-                        CHECK(crew.evaluate(held_out.inputs, held_out.targets).loss == evaluated);
-                        for (crew.first = 0; crew.first < crew.ranks(); crew.first += k)
-                            CHECK(differs(crew, host, !shards) == "");
-                    }
-                    CHECK(cuda_double::complaints() == "");
-                    ++trained;
-                }
-            });
-    CHECK(trained > 0);
-    MESSAGE(trained << " trainings");
+    toy::each_replica_case<Shard, toy::MeanSquare<Real, 3>, on_host>(
+        points, [](toy::ReplicaCase const& of, auto& host, toy::Watch& watch) {
+            std::size_t const k = of.cells;
+            cuda_double::Session const doubles(session(k * of.replicas, of.number % 5));
+            auto o = of.on_gpus<typename T::Options>();
+            o.device.device.graphs = of.number / 2 % 2 * 2;
+            {
+                CrewOf<T, on_gpu> crew(k, watch, o, 60, of.replicas);
+                CHECK_NOTHROW(crew.rethrow());
+                if (!crew.good()) return;
+                CHECK((crew.steps(of.sizes, of.number % 2 == 1) == of.losses));
+                auto const held_out = of.held_out();
+                CHECK(crew.evaluate(held_out.inputs, held_out.targets).loss ==
+                      host.evaluate(held_out.inputs, held_out.targets).loss);
+                for (crew.first = 0; crew.first < crew.ranks(); crew.first += k)
+                    CHECK(differs(crew, host, !shards) == "");
+            }
+            CHECK(cuda_double::complaints() == "");
+        });
 }
 
 } // namespace
@@ -371,18 +329,15 @@ TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
 namespace {
 
 using ExchangeNet = toy::ExchangeNetOf<Real, toy::WatchedEnqueued>;
-ExchangeNet make_exchange_net(toy::Watch& watch) {
-    return [&]<class... Ls>(gpipe::Pipeline<Ls...> const*) {
-        return gpipe::Pipeline<Ls...>(Ls(watch)...);
-    }(static_cast<ExchangeNet const*>(nullptr));
-}
-using ExchangeCrew = CrewOf<TrainOf<gpipe::shard::Nothing, ExchangeNet>, &make_exchange_net>;
+using ExchangeCrew =
+    CrewOf<TrainOf<gpipe::shard::Nothing, ExchangeNet>, &toy::made_with<ExchangeNet>>;
 toy::ExchangeNet<Real> make_exchange_net_on_host(toy::Watch&) { return {}; }
 
 } // namespace
 
 TEST_CASE("P1 and where they tell each other something within a micro-batch") {
-    replicas_train_alike<gpipe::shard::Nothing, &make_exchange_net, &make_exchange_net_on_host>(61);
+    replicas_train_alike<gpipe::shard::Nothing, &toy::made_with<ExchangeNet>,
+                         &make_exchange_net_on_host>(61);
 }
 
 namespace {
