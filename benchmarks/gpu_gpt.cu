@@ -1,4 +1,5 @@
-// A training step of GPT-2's smallest shape on one GPU, as one cell or as several that share it.
+// A training step of GPT-2's smallest shape on one GPU, as one cell or as several that share it, or
+// the loss alone (evaluate()).
 // The same step in plain PyTorch is gpu_gpt_torch.py, which prints the same fields.
 #include "support/list.hpp"
 #include "support/record.hpp"
@@ -40,6 +41,8 @@ struct Settings {
     std::string precision = "fp32";
     std::string link = "shared";
     std::uint64_t graphs = 0;
+    double clip_norm = 0;
+    bool evaluate = false;
     std::size_t warm_up = 3;
     std::size_t rounds = 10;
     std::size_t gpu = 0;
@@ -75,6 +78,7 @@ template <class Model> class Measured {
                      .seed = 1,
                      .cells = cells,
                      .micro_batches = settings.micro_batches,
+                     .clip_norm = settings.clip_norm,
                      .checkpointing = policy(checkpointing_),
                      .device = {.gpus = std::vector<int>(cells, static_cast<int>(settings.gpu)),
                                 .link = link(settings.link),
@@ -93,10 +97,13 @@ template <class Model> class Measured {
 
     void step() {
         auto const begin = std::chrono::steady_clock::now();
-        last_loss_ = train_.step(inputs_, targets_).loss; // waits until the step is done
+        // Either waits until all is done.
+        last_loss_ = (settings_.evaluate ? train_.evaluate(inputs_, targets_)
+                                         : train_.step(inputs_, targets_))
+                         .loss;
         std::chrono::duration<double, std::milli> const taken =
             std::chrono::steady_clock::now() - begin;
-        if (train_.steps() == 1) first_loss_ = last_loss_;
+        if (first_loss_ == 0) first_loss_ = last_loss_;
         milliseconds_.push_back(taken.count());
     }
 
@@ -111,7 +118,8 @@ template <class Model> class Measured {
             record.add("checkpointing", checkpointing_);
             record.add("parameters", Model::Net::parameters());
             record.add("precision", settings_.precision).add("link", settings_.link);
-            record.add("graphs", settings_.graphs);
+            record.add("graphs", settings_.graphs).add("clip_norm", settings_.clip_norm);
+            record.add("evaluates", settings_.evaluate);
             record.add("step_milliseconds", middle);
             record.add("step_milliseconds_q1", quantile(milliseconds_, 0.25));
             record.add("step_milliseconds_q3", quantile(milliseconds_, 0.75));
@@ -184,6 +192,9 @@ int main(int argc, char** argv) {
                    {"shared", "copied", "staged"});
     options.number("graphs", "sizes of mini-batches whose steps are kept as CUDA graphs",
                    settings.graphs, 0, 16);
+    options.number("clip-norm", "largest norm of the gradients; 0: none is taken",
+                   settings.clip_norm, 0, 1e9);
+    options.flag("evaluate", "evaluate() in place of step()", settings.evaluate);
     options.number("warm-up", "steps that are not measured", warm_up, 0, 1000);
     options.number("rounds", "steps that are, of each in turns; their median is printed", rounds, 1,
                    100'000);

@@ -284,6 +284,10 @@ def fast():
                 compiled=theirs + one + ["--compile", "--precision", precision],
                 ours=OURS + ["--cells", "1", *one, "--precision", precision]) for precision in ("fp32", "bf16")),
         turns("gpt K=4, graphs", 60, needs=(("gpu_gpt", "--graphs"),), streams=four, graphs=four + ["--graphs", "1"]),
+        turns("gpt bf16, a norm and evaluate", 60, needs=(("gpu_gpt", "--clip-norm"),),
+              **{name: OURS + ["--cells", "1", "--precision", "bf16", *options]
+                 for name, options in {"step": [], "with a norm": ["--clip-norm", "1000000"],
+                                       "evaluate": ["--evaluate"]}.items()}),
         turns("gpt K=4, links", 60, needs=(("gpu_gpt", "--link"),),
               **{link: four + ["--link", link] for link in ("shared", "staged", "copied")}),
         turns("gpt K=4, connections", 60,
