@@ -70,6 +70,7 @@ set(GPIPE_HEADERS
     include/gpipe/checkpoint/verify_reversal.hpp
     include/gpipe/checkpoint/weight_halves.hpp
     include/gpipe/core/array.hpp
+    include/gpipe/core/asked.hpp
     include/gpipe/core/bytes.hpp
     include/gpipe/core/checked.hpp
     include/gpipe/core/clock.hpp

@@ -3,6 +3,7 @@
 #include "support/fragile.hpp"
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
+#include "support/timeline_entries.hpp"
 
 #include <gpipe/check_gradients.hpp>
 #include <gpipe/trace/text.hpp>
@@ -735,7 +736,10 @@ TEST_CASE("all ranks show what all have run, each action after those that it nee
         all.each([&](std::size_t r) { shown[r] = all[r].timeline("all"); });
         gpipe::Timeline const& timeline = shown[0];
         gpipe::Programs const& programs = all[0].programs();
-        REQUIRE(timeline.size() == programs.size());
+        REQUIRE(toy::entries_of_cells(timeline) == programs.size());
+        CHECK(toy::entries_of(timeline, gpipe::Kind::commit).size() == all.ranks());
+        for (auto const& update : toy::entries_of(timeline, gpipe::Kind::update))
+            CHECK(update.start >= timeline.makespan()); // some clocks are of one host
         std::size_t lanes = 0, noted = 0;
         std::vector<std::size_t> first_lane; // by device: of its rank
         for (std::size_t r = 0; r < all.ranks(); ++r) {

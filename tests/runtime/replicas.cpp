@@ -7,6 +7,7 @@
 #include "support/net.hpp"
 #include "support/ranks.hpp"
 #include "support/skip_layers.hpp"
+#include "support/timeline_entries.hpp"
 
 #include <gpipe/check_gradients.hpp>
 #include <gpipe/replicas.hpp>
@@ -355,6 +356,71 @@ TEST_CASE("P1 gradients of any size") {
         all[replicas - 1].read_parameter(0, 0, std::span(own));
         CHECK(own == plain.parameter(0, 0));
     }
+}
+
+namespace {
+
+bool has_parameters(auto& train, std::size_t layer) {
+    try {
+        static_cast<void>(train.template parameter<Real>(layer, 0));
+        return true;
+    } catch (std::exception const&) {
+        return false;
+    }
+}
+
+template <class Shard> void show_sums(bool sharded) {
+    using T = OfThreads<toy::Net<Real>, Shard>;
+    toy::Watch watch;
+    toy::Data<Real> const data(14);
+    for (std::size_t const k : {1u, 2u, 3u})
+        for (gpipe::schedule::Dynamic const& schedule : gpipe::schedule::catalogue(0)) {
+            auto o = options<T>(k, 4);
+            o.replicas = 2;
+            o.schedule = schedule;
+            if (schedule.cells_per_device() * k > toy::Net<Real>::size ||
+                schedule.least_micro_batches(k) > 4)
+                continue;
+            T train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
+            train.time_actions();
+            train.step(data.inputs, data.targets);
+            gpipe::Timeline const timeline = train.timeline();
+            auto const sums = toy::entries_of(timeline, sharded ? gpipe::Kind::reduce_scatter
+                                                                : gpipe::Kind::all_reduce);
+            std::vector<bool> learns(train.cells()), gathers(k);
+            std::size_t cells = 0, devices = 0;
+            for (std::size_t c = 0; c < train.cells(); ++c)
+                for (std::size_t l = train.plan().first[c]; l < train.plan().first[c + 1]; ++l)
+                    if (has_parameters(train, l)) {
+                        learns[c] = true;
+                        gathers[train.programs().device_of(c)] = true;
+                    }
+            for (bool const one : learns) cells += one;
+            for (bool const one : gathers) devices += one;
+            CHECK(sums.size() == cells);
+            double last = 0;
+            for (auto const& sum : sums) {
+                CHECK(learns[sum.action.cell]);
+                learns[sum.action.cell] = false;
+                for (auto const& entry : timeline)
+                    if (entry.action.cell == sum.action.cell && computes(entry.action.kind))
+                        CHECK(entry.end <= sum.start);
+                last = std::max(last, sum.end);
+            }
+            auto const commits = toy::entries_of(timeline, gpipe::Kind::commit);
+            REQUIRE(commits.size() == 1);
+            CHECK(last <= commits[0].start);
+            CHECK(toy::entries_of(timeline, gpipe::Kind::update).size() == devices);
+            CHECK(toy::entries_of(timeline, gpipe::Kind::all_gather).size() ==
+                  (sharded ? devices : 0));
+        }
+}
+
+} // namespace
+
+TEST_CASE("the timeline of a replica has what it adds up with others, behind what that is of") {
+    show_sums<gpipe::shard::Nothing>(false);
+    show_sums<OptimizerState>(true);
 }
 
 TEST_CASE("outputs are written by the replica that sees their samples") {

@@ -1,12 +1,14 @@
 // The timeline of a run: every action where and when it ran, and the bytes that were in use.
 #include <support/deferred.hpp>
 #include <support/net.hpp>
+#include <support/timeline_entries.hpp>
 
 #include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/trace/timeline.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <vector>
@@ -25,12 +27,13 @@ std::vector<float> const inputs(8 * 5, 0.5f);
 std::vector<float> const targets(8 * 3, 0.25f);
 
 Train make(std::size_t cells, gpipe::schedule::Dynamic schedule,
-           gpipe::checkpoint::Dynamic checkpointing, std::size_t threads) {
+           gpipe::checkpoint::Dynamic checkpointing, std::size_t threads, double clip_norm = 0) {
     return {Net{{}, {}, {}, {}, {1.5f}, {}},
             {},
             {},
             {.samples = 8,
              .cells = cells,
+             .clip_norm = clip_norm,
              .schedule = schedule,
              .checkpointing = checkpointing,
              .device = {.threads = threads}}};
@@ -60,7 +63,7 @@ TEST_CASE("after a training step the timeline has the bytes in use, within what 
                     CHECK_THROWS_AS(train.timeline(), std::logic_error);
                     train.step(inputs, targets);
                     gpipe::Timeline const timeline = train.timeline("a step");
-                    CHECK(timeline.size() == train.programs().size());
+                    CHECK(toy::entries_of_cells(timeline) == train.programs().size());
                     CHECK(timeline.title() == "a step");
                     REQUIRE(timeline.memory().size() == k);
                     for (std::size_t d = 0; d < k; ++d) {
@@ -84,6 +87,72 @@ TEST_CASE("after a training step the timeline has the bytes in use, within what 
             }
 }
 
+TEST_CASE("the timeline has what ends a step: once, on its device, behind what it is of") {
+    std::size_t squared = 0, alone = 0;
+    for (std::size_t const k : {1u, 2u, 3u})
+        for (std::size_t const threads : {1u, 2u})
+            for (auto const& schedule : gpipe::schedule::catalogue(0)) {
+                if (schedule.cells_per_device() * k > Net::size ||
+                    schedule.least_micro_batches(k) > 4)
+                    continue;
+                CAPTURE(k);
+                CAPTURE(schedule.name());
+                double const clip = schedule.cells_per_device() > 1 ? 1 : 0;
+                Train train = make(k, schedule, gpipe::checkpoint::Never{}, threads, clip);
+                train.time_actions();
+                train.accumulate(inputs, targets);
+                gpipe::Timeline const part = train.timeline();
+                CHECK(part.size() == train.programs().size() + 1); // the part's losses are added up
+                CHECK(toy::entries_of(part, gpipe::Kind::commit).size() == 1);
+                train.step(inputs, targets);
+                gpipe::Timeline const timeline = train.timeline();
+                auto const commits = toy::entries_of(timeline, gpipe::Kind::commit);
+                REQUIRE(commits.size() == 1);
+                CHECK(commits[0].device == train.programs().device_of(train.cells() - 1));
+                // The first layer, the third and the last are trained.
+                std::vector<bool> learns(k);
+                for (std::size_t c = 0; c < train.cells(); ++c)
+                    for (std::size_t const layer : {0u, 2u, 5u})
+                        if (train.plan().first[c] <= layer && layer < train.plan().first[c + 1])
+                            learns[train.programs().device_of(c)] = true;
+                std::size_t learners = 0;
+                for (bool const one : learns) learners += one;
+                auto const updates = toy::entries_of(timeline, gpipe::Kind::update);
+                auto const squares = toy::entries_of(timeline, gpipe::Kind::sum_squares);
+                CHECK(updates.size() == learners);
+                CHECK(squares.size() == (clip > 0 ? learners : 0));
+                CHECK(timeline.size() ==
+                      train.programs().size() + 1 + updates.size() + squares.size());
+                std::vector<double> last(k), summed(k);
+                for (auto const& entry : timeline)
+                    if (computes(entry.action.kind))
+                        last[entry.device] = std::max(last[entry.device], entry.end);
+                for (auto const& sum : squares) {
+                    CHECK(learns[sum.device]);
+                    CHECK(summed[sum.device] == 0);
+                    summed[sum.device] = sum.end;
+                    CHECK(last[sum.device] <= sum.start);
+                    CHECK(sum.end <= commits[0].start);
+                    ++squared;
+                }
+                for (double const end : last) CHECK(end <= commits[0].start);
+                for (auto const& update : updates) {
+                    CHECK(learns[update.device]);
+                    learns[update.device] = false;
+                    CHECK(commits[0].end <= update.start);
+                    CHECK(update.end <= timeline.length());
+                    ++alone;
+                }
+                CHECK(timeline.makespan() == *std::max_element(last.begin(), last.end()));
+                CHECK(timeline.makespan() <= commits[0].start);
+                CHECK(timeline.length() >= commits[0].end);
+                train.evaluate(inputs, targets);
+                CHECK(toy::entries_of_cells(train.timeline()) == train.timeline().size());
+            }
+    CHECK(squared > 0);
+    CHECK(alone > squared);
+}
+
 TEST_CASE(
     "copies between devices are not in the timeline of a run, but their bytes are in the curve") {
     using Linked = gpipe::Training<Net, gpipe::Cells<3>, gpipe::MicroBatches<4>,
@@ -94,7 +163,7 @@ TEST_CASE(
         train.time_actions();
         train.step(inputs, targets);
         gpipe::Timeline const timeline = train.timeline();
-        CHECK(timeline.size() == train.programs().size());
+        CHECK(toy::entries_of_cells(timeline) == train.programs().size());
         REQUIRE(timeline.memory().size() == 3);
         for (gpipe::MemoryCurve const& curve : timeline.memory()) {
             CHECK(curve.peak() <= curve.planned);
@@ -126,7 +195,7 @@ TEST_CASE("what is offloaded is in the timeline of a run, and its bytes in the c
         CHECK(host > 0);
         CHECK(train.host_bytes() == host);
         CHECK(copies == 2 * moved);
-        CHECK(timeline.size() == 2 * 2 * filled + copies);
+        CHECK(toy::entries_of_cells(timeline) == 2 * 2 * filled + copies);
         REQUIRE(timeline.memory().size() == 2);
         for (gpipe::MemoryCurve const& curve : timeline.memory()) {
             CHECK(curve.peak() > curve.fixed);

@@ -16,6 +16,8 @@ using gpipe::ActionRange;
 using gpipe::Kind;
 
 static_assert(ActionName(Kind::forward, 2, 5) == std::string_view("forward cell 2 micro-batch 5"));
+static_assert(ActionName(Kind::all_reduce, 2, 0) == std::string_view("all-reduce cell 2"));
+static_assert(ActionName(Kind::update, 2, 0) == std::string_view("update"));
 static_assert(ActionName(Kind::recompute, 0, 10) ==
               std::string_view("recompute cell 0 micro-batch 10"));
 static_assert(ActionName(Kind::weight_gradient, 4294967295, 4294967295) ==

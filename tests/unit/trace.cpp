@@ -219,6 +219,52 @@ TEST_CASE("halves of a backward, recomputation and a second cell have letters of
                                                  "device 1   .  F0 f0 .  .  .  i0 w0 R0 I0 W0\n");
 }
 
+TEST_CASE("what ends a step has letters of its own, and is in no bubble") {
+    Timeline step(2, 2, 2, 20, "a step");
+    auto const add = [&](Kind kind, std::uint32_t cell, std::uint32_t m, double start, double end) {
+        step.add({{kind, cell, m}, cell, cell, start, end});
+    };
+    for (std::uint32_t const m : {0u, 1u}) {
+        add(Kind::forward, 0, m, m, m + 1);
+        add(Kind::forward, 1, m, 1 + 2 * m, 2 + 2 * m);
+        add(Kind::backward, 1, m, 2 + 2 * m, 3 + 2 * m);
+        add(Kind::backward, 0, m, 3 + 2 * m, 4 + 2 * m);
+    }
+    std::string const without = gpipe::trace::text(step);
+    CHECK(step.length() == step.makespan());
+    double const busy = step.busy(), bubble = step.bubble();
+    add(Kind::all_reduce, 1, 0, 5, 6.5);
+    add(Kind::sum_squares, 1, 0, 6.5, 7);
+    add(Kind::sum_squares, 0, 0, 6, 7);
+    add(Kind::commit, 1, 0, 7, 7.125); // is not what a column is as long as
+    add(Kind::update, 0, 0, 7.5, 8.5);
+    add(Kind::update, 1, 0, 7.5, 8);
+    add(Kind::all_gather, 1, 0, 8, 9);
+    CHECK(step.makespan() == 6);
+    CHECK(step.length() == 9);
+    CHECK(step.busy() == busy);
+    CHECK(step.bubble() == bubble);
+    CHECK(step.lanes() == 2);
+    CHECK(without == "a step: makespan 6, bubble 33.3 %\n"
+                     "device 0   F0 F1 .  B0 .  B1\n"
+                     "device 1   .  F0 B0 F1 B1\n");
+    CHECK(gpipe::trace::text(step) ==
+          "a step: makespan 6, bubble 33.3 %, the end of the step at 9\n"
+          "device 0   F0 F1 .  B0 .  B1 QQQ UUU\n"
+          "device 1   .  F0 B0 F1 B1 AAAAQQ UUGGG\n");
+    // In its second cell, too; a tie, buffers, what a device is told, and what is taken back.
+    Timeline one(1, 2, 1, 8);
+    one.add({gpipe::forward(0, 0), 0, 0, 0, 1});
+    one.add({gpipe::forward(1, 0), 0, 0, 1, 2});
+    double time = 2;
+    for (Kind const kind : {Kind::reduce, Kind::reduce_scatter, Kind::next_buffers,
+                            Kind::take_state, Kind::revoke, Kind::commit}) {
+        one.add({{kind, 1, 0}, 0, 0, time, time + 1});
+        time += 1;
+    }
+    CHECK(gpipe::trace::text(one) == "device 0   F0 f0 TTTAAANNNKKKVVVCCC\n");
+}
+
 TEST_CASE("with more cells on a device, each has a letter behind the kind's") {
     Programs const programs = toy::Dealt::programs(6, 1); // cells 0, 3 on device 0, and so on
     CHECK(gpipe::trace::text(drawn(programs)) ==

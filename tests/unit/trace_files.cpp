@@ -445,3 +445,44 @@ TEST_CASE("a trace for viewers holds every entry, by timeline and device, in mic
     CHECK(gpipe::trace::chrome(timelines, 1000) == text);
     CHECK(Json::parse(gpipe::trace::chrome(Timeline())).at("traceEvents").array.size() == 1);
 }
+
+TEST_CASE("what ends a step is grey and has no number, and in a trace for viewers its name alone") {
+    Timeline step(1, 1, 2, 6);
+    step.add({gpipe::forward(0, 0), 0, 0, 0, 10});
+    step.add({gpipe::forward(0, 1), 0, 0, 10, 20});
+    step.add({{Kind::all_reduce, 0, 0}, 0, 0, 20, 30});
+    step.add({{Kind::sum_squares, 0, 0}, 0, 0, 30, 40});
+    step.add({{Kind::commit, 0, 0}, 0, 0, 40, 40.001}); // narrow, and boxes of cells keep theirs
+    step.add({{Kind::update, 0, 0}, 0, 0, 41, 60});
+    std::string const text = gpipe::trace::svg(step);
+    Xml const svg = Xml::parse(text);
+    auto const boxes = boxes_of(svg);
+    REQUIRE(boxes.size() == step.size());
+    char const* const titles[] = {"forward cell 0 micro-batch 0",
+                                  "forward cell 0 micro-batch 1",
+                                  "all-reduce cell 0",
+                                  "sum of squares",
+                                  "commit",
+                                  "update"};
+    std::vector<std::string> fills;
+    for (std::size_t i = 0; i < boxes.size(); ++i) {
+        CHECK(boxes[i]->all("title").at(0)->text.starts_with(titles[i] + std::string(", ")));
+        fills.push_back(boxes[i]->attributes.at("fill"));
+        CHECK((fills[i].substr(1, 2) == fills[i].substr(3, 2)) == (i >= 2)); // grey
+    }
+    CHECK(fills[2] != fills[3]);
+    CHECK(fills[3] == fills[4]);
+    CHECK(fills[4] != fills[5]);
+    // The axis goes to the end of the step, and only micro-batches are numbered.
+    Scale const at = scale_of({step}, boxes);
+    CHECK(at(60) == doctest::Approx(960 - 20).epsilon(0.01));
+    std::size_t numbers = 0;
+    for (Xml const* group : svg.all("g"))
+        if (group->attributes.count("text-anchor")) numbers += group->all("text").size();
+    CHECK(numbers == 2);
+    Json const trace = Json::parse(gpipe::trace::chrome(step, 1));
+    auto const& events = trace.at("traceEvents").array;
+    CHECK(events.at(2).at("name").string == "forward 0");
+    CHECK(events.at(4).at("name").string == "all-reduce");
+    CHECK(events.at(7).at("name").string == "update");
+}

@@ -162,11 +162,11 @@ template <DeviceRuntime Device> class Engine {
     /// See Inspectable.
     std::optional<Failure> const& failure() const { return runs_.failure(); }
 
-    /// From the next run on, notes when every action runs: what last_run() has is then of the last
-    /// that has come to its end.
+    /// See Runs; what last_run() has is then of the last that has come to its end.
     void time_actions() {
-        runs_.time_actions(
-            std::max(planned_.plan.lowered.programs.size(), planned_.evaluation.programs.size()));
+        std::size_t const layers = planned_.plan.lowered.programs.size(), // of an inference 0
+            ends = planned_.infers() ? 0 : plans_[0].training.actions - layers;
+        runs_.time_actions(std::max(layers, planned_.evaluation.programs.size()), ends);
     }
     /// That run. Throws std::logic_error while any is under way: it may be in that one's place.
     Run const& last_run() const {

@@ -4,6 +4,7 @@
 #include <gpipe/balance/check_cut.hpp>
 #include <gpipe/chain/check_chain.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/asked.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
@@ -20,6 +21,8 @@ namespace gpipe {
 /// What is chosen when an Inference is constructed: its Options. `cells` (the K of Cells<K>),
 /// `micro_batches` and `balance` are for policies that are dynamic.
 template <class Device> struct InferenceOptions {
+    static_assert(detail::asked<std::vector<std::size_t>, typename Device::Options>);
+
     /// Of a mini-batch, or a part of one, that memory is planned for: M micro-batches.
     std::size_t samples = 0;
     std::uint64_t seed = 0;        ///< of parameters, until there are others

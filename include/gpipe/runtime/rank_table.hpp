@@ -58,6 +58,7 @@ namespace gpipe::detail {
     for (std::uint32_t& n : number)
         if (n != none) n = static_cast<std::uint32_t>(own.streams++);
     own.longest = all.longest;
+    own.actions = all.actions;
     own.arenas = all.arenas;
     own.evaluation = all.evaluation;
     if (first <= all.sums_up && all.sums_up < last) own.sums_up = all.sums_up - first;

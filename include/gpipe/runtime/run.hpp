@@ -60,6 +60,7 @@ struct Run {
     std::atomic<Run const*> before = nullptr; ///< that was under way when this began, and still is
     bool ended = true;       ///< whether nothing of it is under way, and all is known
     Array<ActionTime> times; ///< by action; empty where nobody wants to know
+    std::size_t ends = 0;    ///< how many of these, the last, are of what ends a step
     double origin = 0;       ///< what they count from
     std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
     detail::ActionHook const* hook = nullptr;   ///< called around each action, if there is one

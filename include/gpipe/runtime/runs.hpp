@@ -222,10 +222,13 @@ template <DeviceRuntime Device> class Runs {
     std::optional<Failure> const& failure() const { return last_failure_; }
     /// Has it that this was it: of several runs that were under way the first that failed.
     void blame(std::optional<Failure> first) { last_failure_ = std::move(first); }
-    /// From the next run on, notes when every action runs; `actions` of the largest table. What
-    /// last() has is then of the last that has come to its end.
-    void time_actions(std::size_t actions) {
-        for (Run& run : runs_) run.times = Array<ActionTime>(actions);
+    /// From the next run on, notes when every action runs: `actions` of the largest table, and
+    /// behind them what ends a step. What last() has is then of the last that has come to its end.
+    void time_actions(std::size_t actions, std::size_t ends) {
+        for (Run& run : runs_) {
+            run.times = Array<ActionTime>(actions + ends);
+            run.ends = ends;
+        }
     }
     /// From the next run on, calls this around each action; an empty one: no more. None is under
     /// way.

@@ -53,11 +53,12 @@ template <DeviceRuntime Device> class StepEnd {
         }
     }
 
-    // Does what is an action behind the layers'. Of a mini-batch of which more will come the sums
-    // alone.
+    // Of a mini-batch of which more will come the sums alone.
+    static bool does(Run const& run, Kind kind) {
+        return run.arguments.last || kind == Kind::next_buffers || kind == Kind::commit;
+    }
+    // Does what is an action behind the layers'.
     void end(Run& run, Step const& step) {
-        if (!run.arguments.last && step.kind != Kind::next_buffers && step.kind != Kind::commit)
-            return;
         switch (step.kind) {
         case Kind::reduce:
             return TieReduction<StepEnd, Device>(*this, device_, tables_, run, step).reduce();

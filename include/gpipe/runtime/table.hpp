@@ -21,6 +21,7 @@ struct StepTable {
     Array<Wait> waits;                   ///< of all steps
     Array<std::byte*> addresses;         ///< of all steps
     std::uint32_t longest = 0;           ///< positions on the busiest stream
+    std::size_t actions = 0;             ///< that the steps are of, of all ranks
     std::size_t streams = 1;             ///< how many
     Array<std::size_t> stream_of_device; ///< that computes
     Array<std::byte*> arenas;            ///< by device: where they begin; then the host's memory
@@ -155,6 +156,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     table.begin = lanes.begin;
     table.waits = lanes.waits;
     table.longest = static_cast<std::uint32_t>(lanes.longest);
+    table.actions = lowered.programs.size();
     table.evaluation = evaluation;
     table.streams = placement.streams;
     table.stream_of_device = placement.stream;

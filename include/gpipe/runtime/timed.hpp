@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -26,11 +27,15 @@ template <class Training> class Timed {
         machine().finish();
         machine().engine().time_actions();
     }
-    /// When each action of the last run ran that this process has, by its index among all actions;
-    /// only after time_actions(). Throws std::logic_error while steps are under way.
-    Array<ActionTime> const& times() const { return machine().engine().last_run().times; }
+    /// When each action of the last run ran that this process has, by its index among all actions
+    /// of cells; only after time_actions(). Throws std::logic_error while steps are under way.
+    std::span<ActionTime const> times() const {
+        Run const& run = machine().engine().last_run();
+        return {run.times.data(), run.times.size() - run.ends};
+    }
     /// The same as a timeline in seconds, to be drawn; without those whose micro-batch was empty.
-    /// After a training step with the bytes that were in use. Says how often a lane lost its core.
+    /// After a training step with what ended it, sums over replicas and updates among that, and the
+    /// bytes that were in use. Says how often a lane lost its core.
     /// With several ranks all call it, and time_actions() before, and have the same: of those of
     /// other hosts as far as their clocks could be compared. Throws std::logic_error if there is no
     /// timed run, and while steps are under way.

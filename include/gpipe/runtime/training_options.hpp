@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/checkpoint/dynamic_policy.hpp>
+#include <gpipe/core/asked.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/runtime/work.hpp>
 #include <gpipe/schedule/schedule.hpp>
@@ -21,6 +22,9 @@ struct FrozenParameter {
 /// `micro_batches`, `balance`, `replicas`, `schedule` and `checkpointing` are for policies that are
 /// dynamic.
 template <class Device> struct TrainingOptions {
+    static_assert(detail::asked<std::vector<std::size_t>, std::vector<FrozenParameter>,
+                                schedule::Dynamic, checkpoint::Dynamic, typename Device::Options>);
+
     std::size_t samples = 0;       ///< largest mini-batch, of a replica, that memory is planned for
     std::uint64_t seed = 0;        ///< of all random numbers: the first parameters, dropout masks
     std::size_t cells = 0;         ///< k of Cells<dynamic>

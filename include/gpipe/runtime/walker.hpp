@@ -141,8 +141,10 @@ template <DeviceRuntime Device> class Walker {
         if (!ends_step(step.kind)) {
             if (run.ranges[step.micro_batch].count > 0 || copies().is_message(step))
                 copy<observed>(run, table, step, walker);
-        } else if (!StepWork<Device>::stops(run.failed())) {
+        } else if (!StepWork<Device>::stops(run.failed()) && end_.does(run, step.kind)) {
+            if constexpr (observed) observe_end(run, step, walker, true);
             end_.end(run, step);
+            if constexpr (observed) observe_end(run, step, walker, false);
         }
     }
     template <bool observed>
@@ -151,22 +153,31 @@ template <DeviceRuntime Device> class Walker {
         copies().put(run, table, step);
         if constexpr (observed) observe_copy(run, step, walker, false);
     }
-    // A copy is observed where the stream does it.
+    // These are observed where the stream does them.
+    ///@{
     void observe_copy(Run& run, Step const& step, std::size_t walker, bool begins) {
         device_.launch(step.stream, [this, &run, &step, walker, begins]() noexcept {
+            bool const ran = run.ranges[step.micro_batch].count > 0;
             bool const sound = run.failure.place() > step.place;
-            if (begins && sound && run.ranges[step.micro_batch].count > 0)
-                tell_hook(run, step, walker, true);
-            if (!run.times.empty()) {
-                ActionTime& time = run.times[step.action];
-                time.action = action_of(step);
-                time.lane = walker;
-                (begins ? time.start : time.end) = seconds_in(run);
-                time.ran = run.ranges[step.micro_batch].count > 0;
-            }
-            if (!begins && sound && run.ranges[step.micro_batch].count > 0)
-                tell_hook(run, step, walker, false);
+            if (begins && sound && ran) tell_hook(run, step, walker, true);
+            note(run, step, walker, begins, ran);
+            if (!begins && sound && ran) tell_hook(run, step, walker, false);
         });
+    }
+    void observe_end(Run& run, Step const& step, std::size_t walker, bool begins) {
+        if (run.times.empty()) return; // a hook is not told
+        device_.launch(step.stream, [&run, &step, walker, begins]() noexcept {
+            note(run, step, walker, begins, true);
+        });
+    }
+    ///@}
+    static void note(Run& run, Step const& step, std::size_t walker, bool begins, bool ran) {
+        if (run.times.empty()) return;
+        ActionTime& time = run.times[step.action];
+        time.action = action_of(step);
+        time.lane = walker;
+        (begins ? time.start : time.end) = seconds_in(run);
+        time.ran = ran;
     }
     static Action action_of(Step const& step) {
         return {step.kind, step.cell, step.micro_batch, is_transfer(step.kind) ? step.calls : 0};

@@ -82,8 +82,9 @@ GPIPE_INLINE std::string chrome(std::span<Timeline const> timelines, double micr
             // To the nanosecond, so that no event ends after the next has begun.
             double const start = detail::rounded({entry.start * microseconds, 3});
             double const end = detail::rounded({entry.end * microseconds, 3});
-            out << between << R"({"ph":"X","name":")" << name(a.kind) << ' ' << a.micro_batch
-                << R"(","cat":")" << name(a.kind) << R"(","pid":)" << process << R"(,"tid":)"
+            out << between << R"({"ph":"X","name":")" << name(a.kind);
+            if (!ends_step(a.kind)) out << ' ' << a.micro_batch;
+            out << R"(","cat":")" << name(a.kind) << R"(","pid":)" << process << R"(,"tid":)"
                 << thread(entry.device, a.kind) << R"(,"ts":)" << detail::Decimal{start, 3}
                 << R"(,"dur":)" << detail::Decimal{end - start, 3} << R"(,"args":{"kind":")"
                 << name(a.kind) << R"(","cell":)" << a.cell << R"(,"micro_batch":)" << a.micro_batch

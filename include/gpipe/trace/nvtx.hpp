@@ -11,15 +11,19 @@
 
 namespace gpipe {
 
-/// What an action is called in a profiler: "forward cell 2 micro-batch 5".
+/// What an action is called in a profiler: "forward cell 2 micro-batch 5", "all-reduce cell 2" or,
+/// of a device at the end of a step, "update".
 struct ActionName {
     char text[64] = {}; ///< ended by a zero
 
     /// Of one action.
     constexpr ActionName(Kind kind, std::uint32_t cell, std::uint32_t micro_batch) {
         add(name(kind));
-        add(" cell ");
-        add(cell);
+        if (!ends_step(kind) || adds_replicas(kind)) {
+            add(" cell ");
+            add(cell);
+        }
+        if (ends_step(kind)) return;
         add(" micro-batch ");
         add(micro_batch);
     }

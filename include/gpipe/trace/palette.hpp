@@ -61,8 +61,12 @@ GPIPE_INLINE constexpr Colour mixed(std::uint32_t colour, int white, int black) 
 } // namespace detail
 
 /// The colour of an action in a picture: the hue says the micro-batch, the shade the kind. 64
-/// micro-batches have colours of their own: after each sixteen the shades move a little.
+/// micro-batches have colours of their own: after each sixteen the shades move a little. What ends
+/// a step is grey: sums over replicas and ties dark, updates less so, the rest light.
 GPIPE_INLINE constexpr Colour colour_of(Kind kind, std::size_t micro_batch) {
+    if (adds_replicas(kind) || kind == Kind::reduce || kind == Kind::all_gather)
+        return {0x4a, 0x4a, 0x4a};
+    if (ends_step(kind) && kind != Kind::update) return {0xcc, 0xcc, 0xcc};
     if (kind > Kind::weight_gradient) return {0x9a, 0x9a, 0x9a};
     constexpr int white[] = {0, 14, 0, 24};
     constexpr int black[] = {0, 0, 10, 0};

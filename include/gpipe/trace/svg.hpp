@@ -28,7 +28,7 @@ class SvgFigure {
         : timelines_(timelines), options_(options), curves_(timelines) {
         std::size_t devices = 0;
         for (Timeline const& timeline : timelines) {
-            raise(makespan_, timeline.makespan());
+            raise(length_, timeline.length());
             raise(devices, timeline.devices());
             raise(micro_batches_, timeline.micro_batches());
             raise(cells_, timeline.cells_per_device());
@@ -39,7 +39,7 @@ class SvgFigure {
         std::size_t const letters = 8 + digits(last(devices));
         left_ = margin + SvgLegend::letter_width * static_cast<double>(letters);
         double const room = options.width - left_ - 2 * margin;
-        scale_ = makespan_ > 0 && room > 0 ? room / makespan_ : 0;
+        scale_ = length_ > 0 && room > 0 ? room / length_ : 0;
         if (cells_ > 1) foot_ = 0.45 * options.row / static_cast<double>(cells_ - 1);
         if (foot_ > 3) foot_ = 3;
     }
@@ -112,7 +112,7 @@ class SvgFigure {
     double least_width(Timeline const& timeline) const {
         double least = options_.width;
         for (TimelineEntry const& entry : timeline)
-            if (draws(entry) && entry.duration() * scale_ < least)
+            if (draws(entry) && computes(entry.action.kind) && entry.duration() * scale_ < least)
                 least = entry.duration() * scale_;
         return least;
     }
@@ -151,9 +151,10 @@ class SvgFigure {
                   << significant(entry.start) << " to " << significant(entry.end)
                   << "</title></rect>\n";
             if (a.kind == Kind::recompute) again << Outline{box};
-            double const foot = foot_ * static_cast<double>(timeline.ordinal(a.cell));
+            double const foot =
+                computes(a.kind) ? foot_ * static_cast<double>(timeline.ordinal(a.cell)) : 0;
             if (foot > 0) feet << Outline{{box.x, box.y + box.height - foot, box.width, foot}};
-            if (box.width < digit * size + 1.5) continue;
+            if (ends_step(a.kind) || box.width < digit * size + 1.5) continue;
             (colour.grey() > 140 ? dark : light)
                 << "<text x='" << px(box.x + box.width / 2) << "' y='"
                 << px(box.y + (box.height - foot) / 2 + 0.36 * size) << "'>" << a.micro_batch
@@ -195,19 +196,19 @@ class SvgFigure {
     }
 
     double axis(double y) {
-        double const step = tick_step(makespan_);
+        double const step = tick_step(length_);
         int decimals = 0;
         for (double rest = step; rest < 0.999 && decimals < 9; rest *= 10) ++decimals;
         Writer ticks;
-        ticks << 'M' << px(left_) << ' ' << px(y) << 'H' << px(at(makespan_));
-        for (int i = 0; i * step <= makespan_ * 1.000001; ++i) {
+        ticks << 'M' << px(left_) << ' ' << px(y) << 'H' << px(at(length_));
+        for (int i = 0; i * step <= length_ * 1.000001; ++i) {
             ticks << 'M' << px(at(i * step)) << ' ' << px(y) << "v4";
             Writer label;
             label << Decimal{i * step, decimals};
             text(at(i * step), y + 15, label.take(), "middle");
         }
         path(ticks.take(), "none' stroke='#555' stroke-width='.8");
-        text((left_ + at(makespan_)) / 2, y + 29, options_.axis, "middle");
+        text((left_ + at(length_)) / 2, y + 29, options_.axis, "middle");
         return y + 42;
     }
 
@@ -244,7 +245,7 @@ class SvgFigure {
     SvgOptions options_;
     SvgCurves curves_;
     Writer body_;
-    double makespan_ = 0;
+    double length_ = 0;
     std::size_t micro_batches_ = 0;
     std::size_t cells_ = 0; // the most of a device
     bool idle_ = false;
@@ -259,7 +260,8 @@ class SvgFigure {
 /// Timelines as a figure that stands alone: one below the other on a common axis of time, a row for
 /// each device. An action is a box with the number of its micro-batch, where there is room for it,
 /// and with what it is as a tooltip. The hue says the micro-batch, the shade the kind of action, a
-/// bar at the foot which of its device's cells it belongs to; idle time is hatched. Above each
+/// bar at the foot which of its device's cells it belongs to; idle time is hatched; what ends a
+/// step is grey. Above each
 /// timeline stand title, makespan and bubble. Where a timeline knows the bytes in use, those of
 /// activations are drawn below the row of each device, all in one scale. What goes to slower memory
 /// and back has two narrow lanes below that of the device. The same timelines give

@@ -21,28 +21,28 @@ namespace detail {
 
 // The letter of a kind, and of the same in the second of a device's two cells.
 GPIPE_INLINE constexpr char letter(Kind kind, bool second) {
-    constexpr std::string_view capitals = "FRBIWssssofgaxbqcvtup";
+    constexpr std::string_view capitals = "FRBIWssssofTAANQCVKUG";
     static_assert(capitals.size() == kind_count);
     char const capital = capitals[static_cast<std::size_t>(kind)];
-    return second && capital < 'a' ? static_cast<char>(capital - 'A' + 'a') : capital;
+    return second && computes(kind) ? static_cast<char>(capital - 'A' + 'a') : capital;
 }
 
 // Draws timelines in one scale.
 class TextCanvas {
   public:
     TextCanvas(std::span<Timeline const> timelines, TextOptions const& options) {
-        double makespan = 0;
+        double length = 0;
         double shortest = 0;
         std::size_t devices = 0;
         for (Timeline const& timeline : timelines) {
-            makespan = makespan < timeline.makespan() ? timeline.makespan() : makespan;
+            length = length < timeline.length() ? timeline.length() : length;
             if (!timeline.memory().empty()) tail_ = memory_letters;
             devices = devices < timeline.devices() ? timeline.devices() : devices;
             std::size_t const label =
                 1 + (timeline.cells_per_device() > 2) + digits(last(timeline.micro_batches()));
             label_ = label_ < label ? label : label_;
             for (TimelineEntry const& entry : timeline)
-                if (entry.duration() > 0 && !is_copy(entry.action.kind) &&
+                if (entry.duration() > 0 && computes(entry.action.kind) &&
                     (shortest == 0 || entry.duration() < shortest))
                     shortest = entry.duration();
         }
@@ -54,8 +54,8 @@ class TextCanvas {
         std::size_t const room = options.width == 0     ? most_columns
                                  : options.width > head ? options.width - head
                                                         : 1;
-        if (makespan * scale_ > static_cast<double>(room) + 0.5) {
-            scale_ = static_cast<double>(room) / makespan;
+        if (length * scale_ > static_cast<double>(room) + 0.5) {
+            scale_ = static_cast<double>(room) / length;
             columns_ = 1;
             compressed_ = true;
         }
@@ -135,13 +135,14 @@ class TextCanvas {
         for (TimelineEntry const& entry : timeline) {
             if (entry.device != device || is_copy(entry.action.kind)) continue;
             std::size_t const ordinal = timeline.ordinal(entry.action.cell);
+            bool const ends = ends_step(entry.action.kind);
             std::string label(1, letter(entry.action.kind, cells == 2 && ordinal == 1));
             std::size_t const begin = column(entry.start);
             std::size_t const size = column(entry.end) - begin;
             std::string box(size, label[0]);
             if (cells > 2) label += static_cast<char>('a' + ordinal % 26);
             label += std::to_string(entry.action.micro_batch);
-            if (size >= label_ && labelled.has(entry.action.kind)) {
+            if (!ends && size >= label_ && labelled.has(entry.action.kind)) {
                 box = label + std::string(size - label.size(), compressed_ ? '-' : ' ');
                 for (std::size_t i = columns_; !compressed_ && i + label_ <= size; i += columns_)
                     box.replace(i, label_, label_, '.');
@@ -176,7 +177,10 @@ class TextCanvas {
 ///
 /// F forward, R recompute, B backward, I input gradient, W weight gradient, with the number of the
 /// micro-batch; one point: idle, more: the action goes on. Of two cells on a device the second has
-/// lower case, of more each has a letter behind the kind's (a, b, c ...). Where lines would be
+/// lower case, of more each has a letter behind the kind's (a, b, c ...). Of what ends a step there
+/// are as many letters as it takes of time: A sums over replicas, and G giving their parts to all;
+/// T sums of ties; N what buffers become; Q squares of gradients; C the commit, which V may revoke,
+/// and K its state given to a device; U updates. Where lines would be
 /// longer than options.width, they are compressed: every character stands for the same time, and
 /// says what the device does in the middle of it, with the micro-batch where there is room.
 /// A timeline with a title has it above, with makespan and bubble. Where it knows the bytes in use,

@@ -27,7 +27,9 @@ struct TimelineEntry {
 /// What ran when: the same for simulated and for measured runs, in any unit of time, from 0 on.
 /// Built entry by entry, in any order; drawn by trace/text.hpp and trace/svg.hpp, written for
 /// viewers by trace/chrome.hpp. A row of a picture is a device. It may carry the bytes that are in
-/// use over time.
+/// use over time. What ends a step is there, too, as an action of the first cell of its device, or
+/// of the cell whose gradients it adds up; makespan(), busy() and bubble() are of the rest, so that
+/// a run can be compared with a simulation of its programs.
 class Timeline {
   public:
     constexpr Timeline() = default;
@@ -54,6 +56,8 @@ class Timeline {
                                         "its times are not within 0 and 1e15");
         entries_[size_++] = entry;
         device_of_[entry.action.cell] = entry.device;
+        if (length_ < entry.end) length_ = entry.end;
+        if (ends_step(entry.action.kind)) return;
         if (makespan_ < entry.end) makespan_ = entry.end;
         offloads_ = offloads_ || is_offload(entry.action.kind);
         if (is_copy(entry.action.kind)) return;
@@ -86,7 +90,7 @@ class Timeline {
     constexpr std::size_t cells() const { return cells_; }
     constexpr std::size_t micro_batches() const { return micro_batches_; }
     ///@}
-    /// One more than the last lane that an entry names, but for copies.
+    /// One more than the last lane that an entry names, but for copies and what ends a step.
     constexpr std::size_t lanes() const { return lanes_; }
     /// What stands above the picture.
     constexpr std::string_view title() const { return {title_.data(), title_.size()}; }
@@ -99,10 +103,12 @@ class Timeline {
     constexpr TimelineEntry const* end() const { return entries_.data() + size_; }
     ///@}
 
-    /// From 0 to the last end.
+    /// From 0 to the end of the last entry.
+    constexpr double length() const { return length_; }
+    /// From 0 to the end of the last that is not of a step's end.
     constexpr double makespan() const { return makespan_; }
-    /// The durations of all entries but copies, which run beside them; where
-    /// they do not, as on a host, they count as idle.
+    /// The durations of all entries but copies, which run beside them, and what ends a step; where
+    /// these run between others, as on a host, they count as idle.
     constexpr double busy() const { return busy_; }
     /// The share of the lanes' time in which no action ran. In a simulation every device is a lane.
     constexpr double bubble() const {
@@ -140,6 +146,7 @@ class Timeline {
     std::size_t micro_batches_ = 0;
     std::size_t lanes_ = 0;
     std::size_t size_ = 0;
+    double length_ = 0;
     double makespan_ = 0;
     double busy_ = 0;
     bool offloads_ = false;

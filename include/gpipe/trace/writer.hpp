@@ -128,12 +128,14 @@ GPIPE_INLINE std::string preempted(Timeline const& timeline) {
     return out.take();
 }
 
-// "makespan 18, bubble 33.3 %", and, if known, "at most 12.3 MiB planned on a device", and what
-// preempted() says
+// "makespan 18, bubble 33.3 %", the end of the step if that is later, and, if known, "at most 12.3
+// MiB planned on a device", and what preempted() says
 GPIPE_INLINE std::string summary(Timeline const& timeline) {
     Writer out;
     out << "makespan " << significant(timeline.makespan()) << ", bubble "
         << Decimal{100 * timeline.bubble(), 1} << " %";
+    if (timeline.length() > timeline.makespan())
+        out << ", the end of the step at " << significant(timeline.length());
     if (!timeline.memory().empty())
         out << ", at most " << bytes(largest(timeline).planned) << " planned on a device";
     if (timeline.preemptions() > 0) out << ", " << preempted(timeline);
