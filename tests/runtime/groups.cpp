@@ -206,7 +206,7 @@ TEST_CASE(
     CHECK_NOTHROW(train.step(data.inputs, data.targets));
 }
 
-TEST_CASE("a group of layers that the chain does not have is refused, with its layers and L") {
+TEST_CASE("a group of layers or parameters that the chain does not have is refused, and named") {
     using Net = toy::Net<float>;
     using Loss = toy::MeanSquare<float, 3>;
     static_assert(Net::size == 10);
@@ -236,8 +236,37 @@ TEST_CASE("a group of layers that the chain does not have is refused, with its l
                          "gpipe: groups[5] of the optimizer is of layers 4 to 3: there are none",
                          std::invalid_argument);
     CHECK_NOTHROW(construct(of(4, 4)));
+    // Of layers that are there, but none of their parameters.
+    CHECK_THROWS_WITH_AS(construct(of(1, 1)),
+                         "gpipe: groups[5] of the optimizer is of nothing: no layer that it is of "
+                         "has a parameter tensor",
+                         std::invalid_argument);
+    auto const with = [](ParameterGroup const& group) {
+        Grouped<gpipe::SGD> optimizer;
+        optimizer.groups[1] = group;
+        return optimizer;
+    };
+    using Linear = toy::Watched<toy::Linear<float, 5, 6>>;
+    CHECK_NOTHROW(construct(with({.tensor = 1, .type = gpipe::type_id<Linear>})));
+    CHECK_THROWS_WITH_AS(construct(with({.tensor = 2, .type = gpipe::type_id<Linear>})),
+                         "gpipe: groups[1] of the optimizer is of nothing: no layer that it is of, "
+                         "and of that type, has a parameter tensor 2",
+                         std::invalid_argument);
+    CHECK_THROWS_WITH_AS(construct(with({.first_layer = 1, .type = gpipe::type_id<Linear>})),
+                         doctest::Contains("and of that type, has a parameter tensor"),
+                         std::invalid_argument);
+    CHECK_THROWS_AS(construct(with({.type = gpipe::type_id<int>})), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(construct(with({.tensor = 7})),
+                         doctest::Contains("groups[1] of the optimizer is of nothing"),
+                         std::invalid_argument);
+    CHECK_THROWS_AS(
+        construct(gpipe::optimizer::OneOf<gpipe::SGD, Grouped<gpipe::SGD>>(with({.tensor = 7}))),
+        std::invalid_argument);
     Grouped<Grouped<gpipe::SGD>, 2> twice;
     CHECK_NOTHROW(construct(twice));
+    static_cast<Grouped<gpipe::SGD>&>(twice) = with({.tensor = 7});
+    CHECK_THROWS_WITH_AS(construct(twice), doctest::Contains("groups[1] of the"),
+                         std::invalid_argument);
     static_cast<Grouped<gpipe::SGD>&>(twice) = of(11, 12);
     CHECK_THROWS_AS(construct(twice), std::invalid_argument);
     CHECK_THROWS_AS(construct(gpipe::optimizer::OneOf<gpipe::SGD, Grouped<gpipe::SGD>>(of(11, 12))),

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -50,6 +51,20 @@ namespace detail {
                                        number, group.first_layer, last.c_str(), layers, layers - 1);
 }
 
+// What it names has to be there; if nothing is there, it names nothing.
+[[gnu::cold]] GPIPE_INLINE void check_group(ParameterGroup const& group, std::size_t number,
+                                            std::span<UpdateContext const> tensors) {
+    for (UpdateContext const& tensor : tensors)
+        if (group.has(tensor)) return;
+    if (group.type == 0 && group.tensor == ParameterGroup::every && tensors.empty()) return;
+    std::string const which =
+        group.tensor == ParameterGroup::every ? "" : " " + std::to_string(group.tensor);
+    throw_error<std::invalid_argument>(
+        "gpipe: groups[%zu] of the optimizer is of nothing: no layer that it is of%s has a "
+        "parameter tensor%s",
+        number, group.type ? ", and of that type," : "", which.c_str());
+}
+
 struct NoGroups {};
 
 } // namespace detail
@@ -61,7 +76,8 @@ struct NoGroups {};
 ///     train.optimizer().groups[0].rate = 0.1f;
 ///
 /// A tensor takes the product of the shares of all groups that have it, times the layer's
-/// `decay[t]`. An O of one's own has to honour UpdateContext::rate, as the library's do.
+/// `decay[t]`. A group must have some of the chain's tensors when a Training is made. An O of one's
+/// own has to honour UpdateContext::rate, as the library's do.
 template <class O, std::size_t most = 8> struct Grouped : O {
     static constexpr std::size_t states = O::states; ///< those of O
     using grouped = O;                               ///< whose tensors they are
@@ -83,6 +99,12 @@ template <class O, std::size_t most = 8> struct Grouped : O {
     void check_layers(std::size_t layers) const {
         if constexpr (requires { O::check_layers(layers); }) O::check_layers(layers);
         for (std::size_t g = 0; g < most; ++g) detail::check_group(groups[g], g, layers);
+    }
+    /// For a chain of these parameter tensors, when a Training is made: throws
+    /// std::invalid_argument if a group has none of them; and what that of O throws.
+    void check_tensors(std::span<UpdateContext const> tensors) const {
+        if constexpr (requires { O::check_tensors(tensors); }) O::check_tensors(tensors);
+        for (std::size_t g = 0; g < most; ++g) detail::check_group(groups[g], g, tensors);
     }
     /// What O is told of a tensor.
     GPIPE_HOST_DEVICE UpdateContext shared(UpdateContext context) const {

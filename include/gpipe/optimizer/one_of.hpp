@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -110,6 +111,14 @@ template <class... Os> class OneOf {
     void check_layers(std::size_t layers) const {
         visit([&](auto const& chosen) {
             if constexpr (requires { chosen.check_layers(layers); }) chosen.check_layers(layers);
+        });
+    }
+
+    /// Likewise.
+    void check_tensors(std::span<UpdateContext const> tensors) const {
+        visit([&](auto const& chosen) {
+            if constexpr (requires { chosen.check_tensors(tensors); })
+                chosen.check_tensors(tensors);
         });
     }
 

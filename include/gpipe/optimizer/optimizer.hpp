@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -128,10 +129,12 @@ void apply_to_all(O const& optimizer, UpdateContext context,
 /// An optimizer: a copyable functor with `static constexpr std::size_t states` and
 /// `void operator()(UpdateContext, UpdateTensor<T, states>) const noexcept`. It may not throw,
 /// because updates run after the commit of a step. If it has `void check_layers(std::size_t L)
-/// const`, a Training calls that when it is made and before every step, with its number of layers:
-/// it may throw. Members that are called learning_rate, weight_decay, momentum, alpha, epsilon,
-/// beta1 and beta2 have to be finite before every step, the last two at least 0 and less than 1.
-/// Of the others any sign will do: with a negative rate a loss is climbed.
+/// const`, a Training calls that when it is made and before every step, with its number of layers,
+/// and `void check_tensors(std::span<UpdateContext const>) const` when it is made, with what an
+/// update will be told of each parameter tensor, as far as it is known: they may throw. Members
+/// that are called learning_rate, weight_decay, momentum, alpha, epsilon, beta1 and beta2 have to
+/// be finite before every step, the last two at least 0 and less than 1. Of the others any sign
+/// will do: with a negative rate a loss is climbed.
 template <class O>
 concept OptimizerFunctor = std::copyable<O> && requires {
     std::integral_constant<std::size_t, O::states>{};

@@ -2,13 +2,17 @@
 
 #include <gpipe/chain/handle_table.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/runtime/freeze.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/model.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <span>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
@@ -71,6 +75,27 @@ template <class Device, class Optimizer, class Net> Model parameters_of(Net cons
     return model;
 }
 
+// What an update is told of each parameter tensor: of tied ones of the first end.
+GPIPE_INLINE Array<UpdateContext> told_tensors(Model const& model) {
+    std::size_t count = 0;
+    for (LayerParts const& layer : model.layers) count += layer.updates.count;
+    Array<UpdateContext> told(count);
+    count = 0;
+    for (std::size_t layer = 0; layer < model.layers.size(); ++layer)
+        for (std::size_t t = 0; t < model.layers[layer].updates.count; ++t) {
+            bool leads = true;
+            for (TiedTensor const& end : model.ties)
+                leads = leads && (end.is_first || end.layer != layer || end.tensor != t);
+            if (!leads) continue;
+            UpdateContext& tensor = told[count++];
+            tensor.layer = static_cast<std::uint32_t>(layer);
+            tensor.tensor = static_cast<std::uint32_t>(t);
+            tensor.type = type_number(model.infos[layer].name);
+            tensor.decay = model.layers[layer].updates.first[t].decay;
+        }
+    return first_of(told, count);
+}
+
 // A Pipeline that is only evaluated, as values, which it must outlive.
 template <class Device, class Net> Model inference_model(Net const& net) {
     Model model = parameters_of<Device, void>(net);
@@ -86,6 +111,10 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
     if constexpr (requires { optimizer.check_layers(Net::size); })
         optimizer.check_layers(Net::size);
     Model model = parameters_of<Device, Optimizer>(net);
+    if constexpr (requires(std::span<UpdateContext const> all) { optimizer.check_tensors(all); }) {
+        Array<UpdateContext> const told = told_tensors(model);
+        optimizer.check_tensors(std::span(told.data(), told.size()));
+    }
     model.loss = {&loss_thunk<Loss, Net, Stream, true>,
                   &scale_thunk<Net, Device>,
                   &scaled_loss_thunk<Loss, Net, Device>,
