@@ -21,6 +21,8 @@
 // expect GPIPE_CELLS_AND_BALANCE: CheckPolicyOnce<(2, gpipe::Balance<|.*Index=2, Policy=gpipe::Balanc)
 // expect GPIPE_A10_NO_PIPELINE: gpipe: the first argument of Training is the model: a gpipe::Pipeline
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
+// expect GPIPE_PASS_BY_OBJECT: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
+// expect GPIPE_PASS_AT_RUN_TIME: gpipe: lower.programs. of the checkpointing policy is no constant: it must be
 // expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is for devices of one rank: several commit
 // expect GPIPE_NO_REPLICA: gpipe: Replicas<R> needs at least one replica
 // expect GPIPE_NO_SHARD: gpipe: what each replica has a part of only .Shard. is shard::Nothing or
@@ -110,6 +112,18 @@ using Train = gpipe::Training<Net, gpipe::Cells<2>, Loss, gpipe::Balance<1, 1>>;
 using Train = gpipe::Training<blank::Linear<4>, Loss>;
 #elif defined(GPIPE_NO_PASS)
 using Train = gpipe::Training<Net, Loss, NoPass>;
+#elif defined(GPIPE_PASS_BY_OBJECT)
+struct Pass {
+    using policy_kind = gpipe::policy::Checkpointing;
+    constexpr gpipe::Programs lower(gpipe::Programs const& schedule) const { return schedule; }
+};
+using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>, Loss, Pass>;
+#elif defined(GPIPE_PASS_AT_RUN_TIME)
+struct Pass {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static gpipe::Programs lower(gpipe::Programs const& schedule) { return schedule; }
+};
+using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>, Loss, Pass>;
 #elif defined(GPIPE_IMMEDIATE_RANKS)
 using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, Quiet, gpipe::update::Immediate>;
 #elif defined(GPIPE_IMMEDIATE_REPLICAS)
@@ -132,6 +146,12 @@ using Train = gpipe::Training<Net, Loss, NoExecutor>;
 #elif defined(GPIPE_NOT_MADE)
 using Train = gpipe::Training<Net, Loss, NotMade>;
 #else
+struct Pass {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static constexpr gpipe::Programs lower(gpipe::Programs const& schedule) { return schedule; }
+};
+static_assert(
+    gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>, Loss, Pass>::cell_count == 2);
 using Train = gpipe::Training<Net, gpipe::checkpoint::Never, gpipe::MicroBatches<4>, Loss,
                               gpipe::Replicas<2>>;
 #endif

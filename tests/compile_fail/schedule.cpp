@@ -26,6 +26,7 @@
 // expect GPIPE_TOO_FEW: CheckMicroBatchesOf<.*(, 2, 3, 4>|devices=2, micro_batches=3, least=4)
 // expect GPIPE_NO_PROGRAMS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_RETURNS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
+// expect GPIPE_NOT_STATIC: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_OBJECT: gpipe: a schedule whose numbers are dynamic is an object: among the policies stands
 // expect GPIPE_NOT_ENDED: gpipe: next_device\(\) has to stand behind the program of every device
 // expect GPIPE_BEHIND_THE_LAST: gpipe: next_device\(\) has to stand behind the program of every device
@@ -52,6 +53,10 @@ struct Schedule {
     static constexpr Programs schedule(std::size_t, std::size_t) { return {}; }
 #elif defined(GPIPE_RETURNS)
     static constexpr int programs(std::size_t, std::size_t) { return 0; }
+#elif defined(GPIPE_NOT_STATIC)
+    constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
+        return gpipe::schedule::GPipe::programs(devices, micro_batches);
+    }
 #elif defined(GPIPE_OBJECT)
     std::size_t n = 0;
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {

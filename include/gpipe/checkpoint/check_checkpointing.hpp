@@ -10,11 +10,23 @@
 
 namespace gpipe {
 
+namespace detail {
+
+// (g++ 12 takes C::lower(programs) for a call where it needs an object.)
+template <class C> inline constexpr bool lowers_by_object = false;
+template <class C>
+    requires requires { &C::lower; }
+inline constexpr bool lowers_by_object<C> = std::is_member_function_pointer_v<decltype(&C::lower)>;
+
+} // namespace detail
+
 /// That a policy offers what a checkpointing policy must.
 template <class C> struct CheckCheckpointing {
     static consteval bool ok() {
         constexpr bool chosen = std::is_same_v<C, checkpoint::Dynamic>;
-        constexpr bool offers = chosen || CheckpointingPass<C> || reverses_cells<C>;
+        constexpr bool lowers =
+            CheckpointingPass<C> && !(std::is_empty_v<C> && detail::lowers_by_object<C>);
+        constexpr bool offers = chosen || lowers || reverses_cells<C>;
         constexpr bool constant = chosen || !offers || std::is_empty_v<C>;
         static_assert(offers, "gpipe: a checkpointing policy needs: static constexpr "
                               "gpipe::Programs lower(gpipe::Programs const& schedule)");

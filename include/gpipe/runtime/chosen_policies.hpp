@@ -236,12 +236,25 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return true;
         }
     }
+    // Of a user's policy that is constant, and a pass.
+    template <std::size_t micro_batches> static consteval bool check_pass() {
+        if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic> ||
+                      std::is_same_v<Schedule, schedule::Dynamic> ||
+                      reverses_cells<Checkpointing> ||
+                      type_name<Checkpointing>.starts_with("gpipe::") ||
+                      !proven_as_constant<Schedule, device_count, micro_batches>)
+            return true;
+        else
+            return CheckConstantPass<Checkpointing, Schedule, device_count, micro_batches>::ok();
+    }
     static consteval bool check_programs() {
         if constexpr (cell_count == dynamic)
             return true;
         else if constexpr (micro_batch_count == dynamic)
             return check_constant_cut();
         else if constexpr (!check_schedule<Schedule, device_count, micro_batch_count>())
+            return false;
+        else if constexpr (!check_pass<micro_batch_count>())
             return false;
         else if constexpr (!check_constant_cut())
             return false;

@@ -14,7 +14,7 @@ template <class Schedule> struct CheckScheduleFunction {
     static consteval bool ok() {
         constexpr bool given =
             std::is_same_v<Schedule, schedule::Dynamic> || ScheduleFunction<Schedule>;
-        constexpr bool object = !given && ScheduleObject<Schedule>;
+        constexpr bool object = !given && ScheduleObject<Schedule> && !std::is_empty_v<Schedule>;
         static_assert(
             !object, "gpipe: a schedule whose numbers are dynamic is an object: among the policies "
                      "stands gpipe::schedule::Dynamic, and the object in Options::schedule");
@@ -42,6 +42,29 @@ template <class Schedule, std::size_t K, std::size_t M> struct CheckConstantSche
         static_assert(constant, "gpipe: programs(K, M) of the schedule is no constant: it must be "
                                 "constexpr, may throw nothing for these, and no cell that is "
                                 "given to a device is beyond the last");
+        return constant;
+    }
+};
+
+namespace detail {
+
+template <class Pass, class Schedule>
+constexpr bool gives_lowered(std::size_t devices, std::size_t m) {
+    Programs const programs = Pass::lower(Schedule::programs(devices, m));
+    return programs.devices() > 0 || devices > 0;
+}
+
+} // namespace detail
+
+/// That these programs are one with the recomputes of a checkpointing policy, too.
+template <class Policy, class Schedule, std::size_t K, std::size_t M> struct CheckConstantPass {
+    static consteval bool ok() {
+        constexpr bool constant = requires {
+            typename std::bool_constant<detail::gives_lowered<Policy, Schedule>(K, M)>;
+        };
+        static_assert(constant,
+                      "gpipe: lower(programs) of the checkpointing policy is no constant: it must "
+                      "be constexpr, and may throw nothing for those of the schedule");
         return constant;
     }
 };
