@@ -39,116 +39,114 @@ Train make(std::size_t cells, gpipe::schedule::Dynamic schedule,
              .device = {.threads = threads}}};
 }
 
+// f(devices, threads, schedule).
+template <class F> void each_run(F f) {
+    for (std::size_t const k : {1u, 2u, 3u})
+        for (std::size_t const threads : {1u, 2u})
+            for (auto const& schedule : gpipe::schedule::catalogue(0))
+                if (schedule.cells_per_device() * k <= Net::size &&
+                    schedule.least_micro_batches(k) <= 4) {
+                    CAPTURE(k);
+                    CAPTURE(schedule.name());
+                    f(k, threads, schedule);
+                }
+}
+
 } // namespace
 
 TEST_CASE("after a training step the timeline has the bytes in use, within what is planned") {
-    for (std::size_t const k : {1u, 2u, 3u})
-        for (std::size_t const threads : {1u, 2u})
-            for (auto const& schedule : gpipe::schedule::catalogue(0)) {
-                if (schedule.cells_per_device() * k > Net::size ||
-                    schedule.least_micro_batches(k) > 4)
-                    continue;
-                for (gpipe::checkpoint::Dynamic const& policy :
-                     {gpipe::checkpoint::Dynamic(gpipe::checkpoint::Never{}),
-                      gpipe::checkpoint::Dynamic(gpipe::checkpoint::ExceptLast{}),
-                      gpipe::checkpoint::Dynamic(gpipe::checkpoint::EverySegment<1>{})}) {
-                    CAPTURE(k);
-                    CAPTURE(schedule.name());
-                    Train train = make(k, schedule, policy, threads);
-                    CHECK_THROWS_WITH_AS(train.timeline(), doctest::Contains("call time_actions()"),
-                                         std::logic_error);
-                    train.step(inputs, targets); // is not timed
-                    CHECK_THROWS_AS(train.timeline(), std::logic_error);
-                    train.time_actions();
-                    CHECK_THROWS_AS(train.timeline(), std::logic_error);
-                    train.step(inputs, targets);
-                    gpipe::Timeline const timeline = train.timeline("a step");
-                    CHECK(toy::entries_of_cells(timeline) == train.programs().size());
-                    CHECK(timeline.title() == "a step");
-                    REQUIRE(timeline.memory().size() == k);
-                    for (std::size_t d = 0; d < k; ++d) {
-                        gpipe::MemoryCurve const& curve = timeline.memory()[d];
-                        CHECK(curve.planned == train.plan().devices[d].total());
-                        CHECK(curve.peak() <= curve.planned);
-                        CHECK(curve.peak() > curve.fixed);
-                        CHECK(curve.points[curve.points.size() - 1].bytes == curve.fixed);
-                        CHECK(curve.points[curve.points.size() - 1].time <= timeline.makespan());
-                    }
-                    // A forward only is no step of these programs.
-                    train.evaluate(inputs, targets);
-                    CHECK(train.timeline().memory().empty());
-                    // Micro-batches without samples ran nowhere.
-                    train.step(std::span(inputs).first(5), std::span(targets).first(3));
-                    gpipe::Timeline const one = train.timeline();
-                    CHECK(one.size() < timeline.size());
-                    for (std::size_t d = 0; d < k; ++d)
-                        CHECK(one.memory()[d].peak() <= timeline.memory()[d].planned);
-                }
+    each_run([](std::size_t k, std::size_t threads, gpipe::schedule::Dynamic const& schedule) {
+        for (gpipe::checkpoint::Dynamic const& policy :
+             {gpipe::checkpoint::Dynamic(gpipe::checkpoint::Never{}),
+              gpipe::checkpoint::Dynamic(gpipe::checkpoint::ExceptLast{}),
+              gpipe::checkpoint::Dynamic(gpipe::checkpoint::EverySegment<1>{})}) {
+            Train train = make(k, schedule, policy, threads);
+            CHECK_THROWS_WITH_AS(train.timeline(), doctest::Contains("call time_actions()"),
+                                 std::logic_error);
+            train.step(inputs, targets); // is not timed
+            CHECK_THROWS_AS(train.timeline(), std::logic_error);
+            train.time_actions();
+            CHECK_THROWS_AS(train.timeline(), std::logic_error);
+            train.step(inputs, targets);
+            gpipe::Timeline const timeline = train.timeline("a step");
+            CHECK(toy::entries_of_cells(timeline) == train.programs().size());
+            CHECK(timeline.title() == "a step");
+            REQUIRE(timeline.memory().size() == k);
+            for (std::size_t d = 0; d < k; ++d) {
+                gpipe::MemoryCurve const& curve = timeline.memory()[d];
+                CHECK(curve.planned == train.plan().devices[d].total());
+                CHECK(curve.peak() <= curve.planned);
+                CHECK(curve.peak() > curve.fixed);
+                CHECK(curve.points[curve.points.size() - 1].bytes == curve.fixed);
+                CHECK(curve.points[curve.points.size() - 1].time <= timeline.makespan());
             }
+            // A forward only is no step of these programs.
+            train.evaluate(inputs, targets);
+            CHECK(train.timeline().memory().empty());
+            // Micro-batches without samples ran nowhere.
+            train.step(std::span(inputs).first(5), std::span(targets).first(3));
+            gpipe::Timeline const one = train.timeline();
+            CHECK(one.size() < timeline.size());
+            for (std::size_t d = 0; d < k; ++d)
+                CHECK(one.memory()[d].peak() <= timeline.memory()[d].planned);
+        }
+    });
 }
 
 TEST_CASE("the timeline has what ends a step: once, on its device, behind what it is of") {
     std::size_t squared = 0, alone = 0;
-    for (std::size_t const k : {1u, 2u, 3u})
-        for (std::size_t const threads : {1u, 2u})
-            for (auto const& schedule : gpipe::schedule::catalogue(0)) {
-                if (schedule.cells_per_device() * k > Net::size ||
-                    schedule.least_micro_batches(k) > 4)
-                    continue;
-                CAPTURE(k);
-                CAPTURE(schedule.name());
-                double const clip = schedule.cells_per_device() > 1 ? 1 : 0;
-                Train train = make(k, schedule, gpipe::checkpoint::Never{}, threads, clip);
-                train.time_actions();
-                train.accumulate(inputs, targets);
-                gpipe::Timeline const part = train.timeline();
-                CHECK(part.size() == train.programs().size() + 1); // the part's losses are added up
-                CHECK(toy::entries_of(part, gpipe::Kind::commit).size() == 1);
-                train.step(inputs, targets);
-                gpipe::Timeline const timeline = train.timeline();
-                auto const commits = toy::entries_of(timeline, gpipe::Kind::commit);
-                REQUIRE(commits.size() == 1);
-                CHECK(commits[0].device == train.programs().device_of(train.cells() - 1));
-                // The first layer, the third and the last are trained.
-                std::vector<bool> learns(k);
-                for (std::size_t c = 0; c < train.cells(); ++c)
-                    for (std::size_t const layer : {0u, 2u, 5u})
-                        if (train.plan().first[c] <= layer && layer < train.plan().first[c + 1])
-                            learns[train.programs().device_of(c)] = true;
-                std::size_t learners = 0;
-                for (bool const one : learns) learners += one;
-                auto const updates = toy::entries_of(timeline, gpipe::Kind::update);
-                auto const squares = toy::entries_of(timeline, gpipe::Kind::sum_squares);
-                CHECK(updates.size() == learners);
-                CHECK(squares.size() == (clip > 0 ? learners : 0));
-                CHECK(timeline.size() ==
-                      train.programs().size() + 1 + updates.size() + squares.size());
-                std::vector<double> last(k), summed(k);
-                for (auto const& entry : timeline)
-                    if (computes(entry.action.kind))
-                        last[entry.device] = std::max(last[entry.device], entry.end);
-                for (auto const& sum : squares) {
-                    CHECK(learns[sum.device]);
-                    CHECK(summed[sum.device] == 0);
-                    summed[sum.device] = sum.end;
-                    CHECK(last[sum.device] <= sum.start);
-                    CHECK(sum.end <= commits[0].start);
-                    ++squared;
-                }
-                for (double const end : last) CHECK(end <= commits[0].start);
-                for (auto const& update : updates) {
-                    CHECK(learns[update.device]);
-                    learns[update.device] = false;
-                    CHECK(commits[0].end <= update.start);
-                    CHECK(update.end <= timeline.length());
-                    ++alone;
-                }
-                CHECK(timeline.makespan() == *std::max_element(last.begin(), last.end()));
-                CHECK(timeline.makespan() <= commits[0].start);
-                CHECK(timeline.length() >= commits[0].end);
-                train.evaluate(inputs, targets);
-                CHECK(toy::entries_of_cells(train.timeline()) == train.timeline().size());
-            }
+    each_run([&](std::size_t k, std::size_t threads, gpipe::schedule::Dynamic const& schedule) {
+        double const clip = schedule.cells_per_device() > 1 ? 1 : 0;
+        Train train = make(k, schedule, gpipe::checkpoint::Never{}, threads, clip);
+        train.time_actions();
+        train.accumulate(inputs, targets);
+        gpipe::Timeline const part = train.timeline();
+        CHECK(part.size() == train.programs().size() + 1); // the part's losses are added up
+        CHECK(toy::entries_of(part, gpipe::Kind::commit).size() == 1);
+        train.step(inputs, targets);
+        gpipe::Timeline const timeline = train.timeline();
+        auto const commits = toy::entries_of(timeline, gpipe::Kind::commit);
+        REQUIRE(commits.size() == 1);
+        CHECK(commits[0].device == train.programs().device_of(train.cells() - 1));
+        // The first layer, the third and the last are trained.
+        std::vector<bool> learns(k);
+        for (std::size_t c = 0; c < train.cells(); ++c)
+            for (std::size_t const layer : {0u, 2u, 5u})
+                if (train.plan().first[c] <= layer && layer < train.plan().first[c + 1])
+                    learns[train.programs().device_of(c)] = true;
+        std::size_t learners = 0;
+        for (bool const one : learns) learners += one;
+        auto const updates = toy::entries_of(timeline, gpipe::Kind::update);
+        auto const squares = toy::entries_of(timeline, gpipe::Kind::sum_squares);
+        CHECK(updates.size() == learners);
+        CHECK(squares.size() == (clip > 0 ? learners : 0));
+        CHECK(timeline.size() == train.programs().size() + 1 + updates.size() + squares.size());
+        std::vector<double> last(k), summed(k);
+        for (auto const& entry : timeline)
+            if (computes(entry.action.kind))
+                last[entry.device] = std::max(last[entry.device], entry.end);
+        for (auto const& sum : squares) {
+            CHECK(learns[sum.device]);
+            CHECK(summed[sum.device] == 0);
+            summed[sum.device] = sum.end;
+            CHECK(last[sum.device] <= sum.start);
+            CHECK(sum.end <= commits[0].start);
+            ++squared;
+        }
+        for (double const end : last) CHECK(end <= commits[0].start);
+        for (auto const& update : updates) {
+            CHECK(learns[update.device]);
+            learns[update.device] = false;
+            CHECK(commits[0].end <= update.start);
+            CHECK(update.end <= timeline.length());
+            ++alone;
+        }
+        CHECK(timeline.makespan() == *std::max_element(last.begin(), last.end()));
+        CHECK(timeline.makespan() <= commits[0].start);
+        CHECK(timeline.length() >= commits[0].end);
+        train.evaluate(inputs, targets);
+        CHECK(toy::entries_of_cells(train.timeline()) == train.timeline().size());
+    });
     CHECK(squared > 0);
     CHECK(alone > squared);
 }
