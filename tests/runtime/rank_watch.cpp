@@ -159,6 +159,17 @@ TEST_CASE("whose connection ends without a farewell is lost: all say so, and whe
     }
 }
 
+TEST_CASE("what is on its way has time to arrive before who has ended is lost") {
+    gpipe::detail::WatchBoard board(0, 3);
+    board.ranks[1].ended = board.ranks[2].ended = gpipe::detail::seconds_now();
+    board.ranks[2].left = true; // in good order
+    CHECK(!board.find_ended(1e6));
+    CHECK(!board.verdict().exists);
+    CHECK(board.find_ended(0));
+    CHECK(board.verdict().rank == 1);
+    CHECK(board.verdict().words == "has ended");
+}
+
 TEST_CASE("who is silent for longer than the deadline is lost") {
     Ranks ranks(3, 0.6);
     std::vector<std::unique_ptr<WatchMesh>> silent(3);

@@ -32,7 +32,8 @@ namespace gpipe {
 /// Has each of several processes know at once when another is lost, which neither MPI nor NCCL
 /// tells: a thread in each, a TCP connection between any two, and twenty times a second a message
 /// that says where the rank is in its step.
-/// - A connection that ends without a farewell: its process has ended.
+/// - A connection that ends without a farewell: its process has ended. A fifth of a second later,
+///   so that all hear the cause that they have agreed on, where one of them ends by that.
 /// - Silence for longer than the deadline: it is stopped, or its host is gone.
 /// - Somebody has waited for longer than the deadline, and all are alive: whoever is at the end of
 ///   the chain of those who wait for each other has not gone on.
@@ -239,11 +240,10 @@ class Watch {
             }
             judge(static_cast<int>(r), self_, "says what no rank says");
         });
-        rank.gone = !lines_[r];
-        if (rank.gone && !rank.left) judge(static_cast<int>(r), self_, "has ended");
+        rank.ended = lines_[r] ? 0 : now;
     }
     bool find_lost(double now) {
-        if (board_.find_silent(deadline_)) return true;
+        if (board_.find_ended(0.2) || board_.find_silent(deadline_)) return true;
         double const waited = section_since_ > 0 ? now - section_since_ : 0;
         if (int const left = first_left(everybody); left != nobody && waited > 1)
             return board_.judge(left, self_, "has left");

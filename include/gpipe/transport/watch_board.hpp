@@ -19,7 +19,7 @@ class WatchBoard {
         WatchPlace place;      ///< that was heard of last
         double heard = 0;      ///< when
         bool left = false;     ///< whether it has said farewell
-        bool gone = false;     ///< whether there is no connection any more
+        double ended = 0;      ///< when its connection has; 0: it has not
         bool answered = false; ///< that it knows that somebody is lost
     };
     /// Who is lost, if anybody is.
@@ -76,6 +76,13 @@ class WatchBoard {
         }
         return judge(WatchPlace::nobody, self_, "wait for each other");
     }
+    /// Likewise a rank that has ended, without a farewell, for longer than this.
+    bool find_ended(double patience) {
+        for (std::size_t r = 0; r < ranks.size(); ++r)
+            if (ranks[r].ended > 0 && !ranks[r].left && seconds_now() - ranks[r].ended >= patience)
+                return judge(static_cast<int>(r), self_, "has ended");
+        return false;
+    }
     /// Likewise a rank that has been silent for longer than this, if there is one.
     bool find_silent(double deadline) {
         for (std::size_t r = 0; r < ranks.size(); ++r)
@@ -103,7 +110,7 @@ class WatchBoard {
             text += "\n  rank " + std::to_string(r);
             if (rank.left)
                 text += " has left";
-            else if (rank.gone || static_cast<int>(r) == verdict_.rank)
+            else if (rank.ended > 0 || static_cast<int>(r) == verdict_.rank)
                 text += ", as last heard, was " + rank.place.text();
             else
                 text += " was " + rank.place.text();
@@ -112,7 +119,7 @@ class WatchBoard {
     }
 
   private:
-    bool is_there(std::size_t r) const { return !ranks[r].left && !ranks[r].gone; }
+    bool is_there(std::size_t r) const { return !ranks[r].left && ranks[r].ended == 0; }
     double silence(int rank) const {
         return seconds_now() - ranks[static_cast<std::size_t>(rank)].heard;
     }
