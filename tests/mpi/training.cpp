@@ -373,9 +373,29 @@ TEST_CASE("options that cannot be met are refused, and the others kept") {
     o = {};
     o.ahead = 0;
     CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
+    o.ahead = std::size_t{1} << 60;
+    CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
     o = {};
     o.deadline = 0;
     CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
+}
+
+TEST_CASE("options that are not the same on all ranks are refused by all, with the rank") {
+    std::size_t const ranks = world().ranks(), self = world().rank();
+    if (ranks < 2) return;
+    for (bool const shares : {true, false}) {
+        MpiRanks::Options o;
+        if (shares)
+            o.shares = self + 1 < ranks;
+        else
+            o.ahead = self + 1 < ranks ? 4 : 8;
+        CHECK_THROWS_WITH_AS(MpiRanks{o},
+                             ("gpipe: rank " + std::to_string(ranks - 1) +
+                              " has other MpiRanks::Options than rank 0: `ahead` and `shares` are "
+                              "the same on all")
+                                 .c_str(),
+                             std::invalid_argument);
+    }
 }
 
 TEST_CASE("the buffers of messages, which are beside the plan, are counted: of a window the "

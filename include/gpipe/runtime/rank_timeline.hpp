@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 namespace gpipe::detail {
@@ -26,6 +27,7 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
     double const origin = own.origin - clock_ahead(machine.device().transport());
     std::vector<ActionTime> actions(own.times.size());
     RunTimes all;
+    Array<bool> timed(ranks.all()); // by rank
     double first = origin;
     std::size_t lanes = 0; // of the ranks before
     for (std::size_t n = 0; n < ranks.all(); ++n) {
@@ -39,11 +41,14 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
                 if (own.times[i].ran) words.put(Noted{i, own.times[i]});
         }
         tell_all(machine.device().transport(), machine.engine().tables(), n, words);
-        if (n / ranks.count != ranks.replica) continue;
         auto const began = words.get<double>();
-        all.preemptions += words.get<std::uint64_t>();
+        auto const lost_cores = words.get<std::uint64_t>();
         auto const lanes_there = words.get<std::size_t>();
-        actions.resize(std::max(actions.size(), words.get<std::size_t>()));
+        auto const count = words.get<std::size_t>();
+        timed[n] = count > 0;
+        if (n / ranks.count != ranks.replica) continue;
+        all.preemptions += lost_cores;
+        actions.resize(std::max(actions.size(), count));
         while (words.at < words.bytes.size()) {
             auto [i, time] = words.get<Noted>();
             time.lane += lanes;
@@ -54,6 +59,12 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
         }
         lanes += lanes_there;
     }
+    for (std::size_t n = 0; n < ranks.all(); ++n)
+        if (timed[n] != timed[0])
+            throw_error<std::logic_error>(
+                "gpipe: rank %zu has called time_actions() before the step that timeline() is for, "
+                "and rank %zu has not: all ranks call it",
+                timed[n] ? n : 0, timed[n] ? 0 : n);
     all.actions = Array<ActionTime>(actions.size());
     for (std::size_t i = 0; i < actions.size(); ++i) {
         all.actions[i] = actions[i];

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/transport/mpi_exchange.hpp>
 #include <gpipe/transport/mpi_session.hpp>
@@ -205,9 +206,9 @@ class MpiRanks {
     static int tag_of(std::size_t channel) { return static_cast<int>(channel); }
 
     static Options const& checked(Options const& options) {
-        if (!(options.deadline > 0) || options.ahead == 0)
+        if (!(options.deadline > 0) || options.ahead - 1 >= 65'536) // so that no bytes wrap
             throw std::invalid_argument("gpipe: MpiRanks::Options asks for a deadline, and for "
-                                        "messages ahead, of more than 0");
+                                        "messages ahead, of more than 0, and at most 65,536");
         return options;
     }
     void join(Options const& options) {
@@ -227,8 +228,12 @@ class MpiRanks {
         together([&](MPI_Request* request) {
             return MPI_Comm_idup(options.communicator, &all_, request);
         });
-        std::lock_guard const lock(calls);
+        std::unique_lock lock(calls);
         MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
+        lock.unlock();
+        detail::compare(*this, 2 * std::uint64_t{options.ahead} + options.shares,
+                        "gpipe: rank %zu has other MpiRanks::Options than rank 0: `ahead` and "
+                        "`shares` are the same on all");
     }
     template <class Integer> static std::size_t at(Integer number) {
         return static_cast<std::size_t>(number);
