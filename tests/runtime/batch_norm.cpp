@@ -278,6 +278,21 @@ TEST_CASE("K5 an evaluation normalises by running statistics, and moves none") {
     CHECK(after.moves[0] == 5);
 }
 
+TEST_CASE("where a micro-batch never has two values of a channel nothing would learn: it is said") {
+    using T = Train<gpipe::BatchNorm<gpipe::Tensor<double, 3, 1>>, 3, 1>;
+    auto const x = toy::numbers<double>(12, 1), targets = toy::numbers<double>(12, 2);
+    for (std::size_t const micro_batches : {1, 2, 3}) { // 4, 2, or 2 and 1 samples
+        T train({}, {}, gpipe::SGD{0.01f}, options<T>(1, micro_batches, 4));
+        CHECK_NOTHROW(train.step(x, targets));
+        CHECK_NOTHROW(train.step(std::span(x).first(3), std::span(targets).first(3)));
+    }
+    T train({}, {}, gpipe::SGD{0.01f}, options<T>(1, 4, 4));
+    CHECK_THROWS_WITH_AS(train.step(x, targets),
+                         doctest::Contains("one value for each channel of a BatchNorm"),
+                         std::invalid_argument);
+    CHECK_NOTHROW(train.evaluate(x, targets));
+}
+
 TEST_CASE("K7 with several micro-batches outputs differ from those of one, running statistics do "
           "not") {
     using T = TrainAlone<Alone>;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <type_traits>
 
 namespace gpipe {
@@ -34,8 +35,8 @@ inline constexpr bool has_channels<Tensor<T, channels, extents...>> = true;
 /// of the way to the statistics of all samples of the mini-batch, of all replicas; parts of it may
 /// have any sizes, or be empty. Moments are in double, by two passes and merged as Chan, Golub and
 /// LeVeque (1979) do: no offset of the inputs makes a variance wrong. Of one sample with one
-/// position there is none: then all is the shift, and nothing below learns, so choose M below the
-/// number of samples.
+/// position there is none: then all is the shift, and nothing below learns. Where a micro-batch
+/// never has more, a step throws std::invalid_argument.
 ///
 /// Its backward finds the moments once more from its input, so that nothing is kept. On a GPU it
 /// needs `#include <gpipe/cuda/norm_work.cuh>`. It declares no cost: in a chain whose layers do,
@@ -91,6 +92,7 @@ struct BatchNorm {
         auto [scale, shift] = context.parameters();
         detail::Channels const shape{x.samples(), channels, positions};
         if (context.training()) {
+            refuse_one_value(context.most_samples());
             detail::StatisticsRows const part = rows(context.statistics());
             work.moments(shape, x.data(), part);
             work.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
@@ -131,6 +133,14 @@ struct BatchNorm {
     }
 
   protected:
+    /// A micro-batch has at most so many samples.
+    static void refuse_one_value(std::size_t most_samples) {
+        if (most_samples * positions == 1)
+            throw std::invalid_argument(
+                "gpipe: a micro-batch has one value for each channel of a BatchNorm, which makes "
+                "it 0, and nothing below learns: choose fewer micro-batches, at least two samples "
+                "each");
+    }
     /// Makes of moments what a forward leaves as statistics.
     void leave(auto const& work, detail::StatisticsRows const& part) const {
         if constexpr (by_moves) work.each(channels, detail::MomentsToMove{part, rule()});
