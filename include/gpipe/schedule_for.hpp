@@ -33,8 +33,8 @@ struct ScheduleSearch {
     ///@}
     /// Of copies to the host's memory and back, see Budget::bandwidth; 0: nothing is offloaded.
     double host_bandwidth = 0;
-    /// What layers take for a micro-batch, e.g. of a profile; null: what they declare for a sample,
-    /// which is also what checkpoint::Optimal goes by in any case.
+    /// What layers take for a micro-batch, e.g. Profile::times(); null: what they declare for a
+    /// sample, which is also what checkpoint::Optimal goes by in any case.
     LayerTimes const* times = nullptr;
 };
 
@@ -219,6 +219,13 @@ template <class Net, class... Policies> class ScheduleFinder {
     std::string leanest_;                                         // with what that is
 };
 
+// That a plan is for: of several to be chosen from the one that takes most.
+template <class Optimizer> Optimizer any_optimizer() {
+    Optimizer optimizer{};
+    if constexpr (requires { optimizer.choose_most(); }) optimizer.choose_most();
+    return optimizer;
+}
+
 template <class Train> struct PartsOf;
 template <class Chain, class... Policies> struct PartsOf<Training<Chain, Policies...>> {
     using Chosen = ChosenPolicies<Chain, Policies...>;
@@ -253,14 +260,16 @@ template <class Chain, class... Policies> struct PartsOf<Training<Chain, Policie
 ///
 /// Steps of GPipe add gradients up in descending order of micro-batches, all others in ascending:
 /// what a training computes may differ in its last bits by what is chosen. Where copies to the host
-/// take time, those between devices take none. Throws std::invalid_argument for options that fit no
-/// schedule, and for numbers of the search that are none.
+/// take time, those between devices take none. Of an optimizer::OneOf that is not given the one
+/// with most states is planned for. Throws std::invalid_argument for options that fit no schedule,
+/// and for numbers of the search that are none.
 template <class Train>
-FoundSchedules best_schedule_for(typename Train::Options const& options,
-                                 ScheduleSearch const& search = {},
-                                 typename detail::PartsOf<Train>::Net const& net = {},
-                                 typename detail::PartsOf<Train>::Loss const& loss = {},
-                                 typename detail::PartsOf<Train>::Optimizer const& optimizer = {}) {
+FoundSchedules
+best_schedule_for(typename Train::Options const& options, ScheduleSearch const& search = {},
+                  typename detail::PartsOf<Train>::Net const& net = {},
+                  typename detail::PartsOf<Train>::Loss const& loss = {},
+                  typename detail::PartsOf<Train>::Optimizer const& optimizer =
+                      detail::any_optimizer<typename detail::PartsOf<Train>::Optimizer>()) {
     return detail::PartsOf<Train>::find(net, loss, optimizer, options, search);
 }
 

@@ -3,6 +3,8 @@
 #include "support/schedules.hpp"
 #include "support/skip_layers.hpp"
 
+#include <gpipe/optimizer/groups.hpp>
+#include <gpipe/optimizer/one_of.hpp>
 #include <gpipe/schedule_for.hpp>
 
 #include <doctest/doctest.h>
@@ -114,6 +116,24 @@ TEST_CASE("where nothing fits it is said with what it would, and then it does") 
     CHECK(least <= found.best().most_bytes());
     CHECK(with(least));
     CHECK_FALSE(with(least - 1));
+}
+
+TEST_CASE("of optimizers that may be chosen the one with most states is planned for") {
+    using Chosen = gpipe::Training<
+        toy::SkipNet<float>, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>,
+        gpipe::Loss<toy::MeanSquare<float, 3>>,
+        gpipe::Optimizer<gpipe::Grouped<gpipe::optimizer::OneOf<gpipe::SGD, gpipe::Adam>>>,
+        gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic>;
+    Chosen::Options const o{.samples = 16, .cells = 2, .micro_batches = 4};
+    auto const found = best_schedule_for<Chosen>(o);
+    auto const expected = best_schedule_for<Train>(options(2));
+    REQUIRE(found.ranked.size() == expected.ranked.size());
+    CHECK(found.best().name() == expected.best().name());
+    CHECK(found.best().most_bytes() == expected.best().most_bytes());
+    // If it is given, that is.
+    gpipe::optimizer::OneOf<gpipe::SGD, gpipe::Adam> const sgd{gpipe::SGD{}};
+    CHECK(best_schedule_for<Chosen>(o, {}, {}, {}, {sgd}).best().most_bytes() <
+          expected.best().most_bytes());
 }
 
 TEST_CASE("transfers, and times that were measured, are weighed") {

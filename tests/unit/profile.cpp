@@ -102,6 +102,13 @@ TEST_CASE("L3 a chain of three layers of different shapes is timed with what eac
     gpipe::Profile const profile = gpipe::profile(Net{}, {.samples = 64});
     INFO(profile);
     CHECK(gpipe::balance::by_time(profile, 2) == Sizes{2, 1});
+    gpipe::LayerTimes const times = profile.times();
+    REQUIRE(times.forward.size() == 3);
+    for (std::size_t l = 0; l < 3; ++l) {
+        CHECK(times.forward[l] == profile.layers[l].forward);
+        CHECK(times.backward[l] == profile.layers[l].backward);
+        CHECK(times.weight_gradient[l] == profile.layers[l].weight_gradient);
+    }
 }
 
 TEST_CASE("L4 by size: what layers keep, their parameters, and what wins by param_scale") {

@@ -92,6 +92,11 @@ template <class... Os> class OneOf {
         all_.template get<index_of<O>(), O>() = std::move(chosen);
     }
 
+    /// Chooses the first with `states` arrays of state, as it is: for plans that hold for any.
+    void choose_most() {
+        constexpr std::size_t each[] = {Os::states...};
+        chosen_ = static_cast<std::size_t>(std::find(each, each + sizeof...(Os), states) - each);
+    }
     /// Calls f with the chosen optimizer, e.g. to set its learning rate.
     template <class F> void visit(F&& f) { visit_in(*this, f, Indices{}); }
     /// The same to be looked at.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/by_profile.hpp>
+#include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
@@ -24,6 +25,17 @@ struct Profile {
     Array<LayerProfile> layers;    ///< by layer
     Array<std::string_view> names; ///< of their types
 
+    /// In seconds, for ScheduleSearch::times and costs_of(); without the loss.
+    LayerTimes times() const {
+        LayerTimes times{Array<double>(layers.size()), Array<double>(layers.size()),
+                         Array<double>(layers.size())};
+        for (std::size_t i = 0; i < layers.size(); ++i) {
+            times.forward[i] = layers[i].forward;
+            times.backward[i] = layers[i].backward;
+            times.weight_gradient[i] = layers[i].weight_gradient;
+        }
+        return times;
+    }
     /// For who cuts by it; it must live as long.
     operator ProfileView() const& { return {chain, samples, {layers.data(), layers.size()}}; }
 };
