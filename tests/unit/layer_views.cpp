@@ -226,3 +226,20 @@ TEST_CASE("one view of several is a value: it outlives the several") {
     CHECK(std::accumulate(whole.begin(), whole.end(), 0) == 21);
     CHECK(real[0] == 0);
 }
+
+TEST_CASE("one view is taken apart as several are") {
+    float numbers[] = {1, 2, 3, 4, 5, 6};
+    gpipe::TensorView<float, 2, 3> const tensor{numbers};
+    auto const [w] = tensor;
+    static_assert(std::is_same_v<decltype(w), gpipe::TensorView<float, 2, 3> const>);
+    CHECK(w.data() == numbers);
+    w(1, 2) = 7;
+    CHECK(numbers[5] == 7);
+    CHECK(get<0>(tensor).data() == numbers);
+    gpipe::BatchView<float const, 3> const batch{numbers, 2};
+    auto [x] = batch;
+    static_assert(std::is_same_v<decltype(x), gpipe::BatchView<float const, 3>>);
+    CHECK(x.samples() == 2);
+    CHECK(gpipe::get<0>(batch).data() == numbers);
+    CHECK(x(1, 2) == 7);
+}

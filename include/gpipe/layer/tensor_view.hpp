@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
@@ -124,4 +125,34 @@ template <class T, std::size_t... Extents> class OptionalView : public BatchView
     constexpr explicit operator bool() const { return this->data() != nullptr; }
 };
 
+/// One view is taken apart as several are, by `auto const [w] = context.parameters()` or get<0>().
+///@{
+template <std::size_t i, class T, std::size_t... Extents>
+constexpr TensorView<T, Extents...> get(TensorView<T, Extents...> const& view) {
+    static_assert(i == 0, "gpipe: there is one tensor");
+    return view;
+}
+template <std::size_t i, class T, std::size_t... Extents>
+constexpr BatchView<T, Extents...> get(BatchView<T, Extents...> const& view) {
+    static_assert(i == 0, "gpipe: there is one tensor");
+    return view;
+}
+///@}
+
 } // namespace gpipe
+
+/// @cond
+template <class T, std::size_t... Extents>
+struct std::tuple_size<gpipe::TensorView<T, Extents...>> : std::integral_constant<std::size_t, 1> {
+};
+template <class T, std::size_t... Extents>
+struct std::tuple_element<0, gpipe::TensorView<T, Extents...>> {
+    using type = gpipe::TensorView<T, Extents...>;
+};
+template <class T, std::size_t... Extents>
+struct std::tuple_size<gpipe::BatchView<T, Extents...>> : std::integral_constant<std::size_t, 1> {};
+template <class T, std::size_t... Extents>
+struct std::tuple_element<0, gpipe::BatchView<T, Extents...>> {
+    using type = gpipe::BatchView<T, Extents...>;
+};
+/// @endcond
