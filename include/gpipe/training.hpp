@@ -82,6 +82,9 @@ class Training : public ConstantPlan<Net, Policies...>,
         : Training(detail::CheckFour<N>::refuse()) {}
     template <class N = Net, class O>
         requires(!std::convertible_to<O, Options>)
+    Training(N const&, LossFunctor const&, O const&) : Training(detail::CheckFour<N>::refuse()) {}
+    template <class N = Net, class O>
+        requires(!std::convertible_to<O, Options>)
     Training(N const&, LossFunctor const&, Options const&, O const&)
         : Training(detail::CheckFour<N>::refuse()) {}
     /// @endcond

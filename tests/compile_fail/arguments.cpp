@@ -19,6 +19,7 @@
 // expect GPIPE_PARAMETERS_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
 // expect GPIPE_NONE_IS_WRITTEN: gpipe: there is no such tensor: .* or it is gpipe::none, which accepts_none takes
 // expect GPIPE_WITHOUT_OPTIMIZER: gpipe: a Training is given four things, in this order: the Net, the loss, the optimizer
+// expect GPIPE_WITHOUT_OPTIONS: gpipe: a Training is given four things, in this order: the Net, the loss, the
 // expect GPIPE_WITHOUT_LOSS: gpipe: a Training is given four things, in this order
 // expect GPIPE_OPTIONS_FIRST: gpipe: a Training is given four things, in this order
 // expect GPIPE_CHANGES_A_COPY: gpipe: change_layer<i>\(f\) and change_loss\(f\) call f with the layer, or loss \(Changed\), that is to be changed: f has to take it by reference
@@ -175,6 +176,8 @@ int main() {
     Train train{{}, {}, gpipe::Adam{}, {.samples = 4}};
 #elif defined(GPIPE_WITHOUT_OPTIMIZER)
     Train train{Net{}, loss, {.samples = 4}};
+#elif defined(GPIPE_WITHOUT_OPTIONS)
+    Train train{{}, {}, sgd};
 #elif defined(GPIPE_WITHOUT_LOSS)
     Train train{Net{}, {.samples = 4}};
 #elif defined(GPIPE_OPTIONS_FIRST)

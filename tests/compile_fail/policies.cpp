@@ -23,12 +23,12 @@
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_PASS_BY_OBJECT: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_PASS_AT_RUN_TIME: gpipe: lower.programs. of the checkpointing policy is no constant: it must be
-// expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is for devices of one rank: several commit
+// expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is for one replica on one rank: several commit
 // expect GPIPE_NO_REPLICA: gpipe: Replicas<R> needs at least one replica
 // expect GPIPE_NO_SHARD: gpipe: what each replica has a part of only .Shard. is shard::Nothing or
 // expect GPIPE_NO_SHARD: CheckReplicas<(2, Unknown|.*R=2, Shard=Unknown)
 // expect GPIPE_REPLICAS_APART: gpipe: replicas are for devices that share the host's memory
-// expect GPIPE_IMMEDIATE_REPLICAS: gpipe: update::Immediate is for devices of one rank: several comm
+// expect GPIPE_IMMEDIATE_REPLICAS: gpipe: update::Immediate is for one replica on one rank: several comm
 #include <gpipe/replicas.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/training.hpp>

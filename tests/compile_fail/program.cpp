@@ -11,7 +11,7 @@
 #include <cstdio>
 
 struct Scale {
-    using Input = gpipe::Tensor<float>;
+    using Input = gpipe::Tensor<double>;
     using Output = Input;
     using Parameters = Input;
     void initialize(auto& ctx) const { ctx.parameters()[0] = 0.9f; }
@@ -26,16 +26,20 @@ struct Scale {
 #endif
 };
 struct Wide : Scale {
-    using Input = gpipe::Tensor<float, 3>;
+    using Input = gpipe::Tensor<double, 3>;
+};
+struct Weight {
+    double factor = 1;
 };
 struct Squared {
-    using Target = gpipe::Tensor<float>;
-    gpipe::LossValue<1> operator()(auto&, auto y, auto target, auto dy)
+    using Constants = Weight;
+    using Target = gpipe::Tensor<double>;
+    gpipe::LossValue<1> operator()(auto& ctx, auto y, auto target, auto dy)
 #ifndef GPIPE_LOSS
         const
 #endif
     {
-        dy(0) = y(0) - target(0);
+        dy(0) = gpipe::constant<Weight>(ctx)->factor * (y(0) - target(0));
         return {dy(0) * dy(0) / 2, 1, {1}};
     }
 };
@@ -67,21 +71,24 @@ static_assert(Train::peak_bytes(0, 2) < 100'000);
 
 void print_weights(Train& train) {
     for (std::size_t layer = 0; layer < 4; ++layer)
-        for (float const w : train.parameter<float>(layer, 0)) std::printf("%g\n", double{w});
+        for (double const w : train.parameter<double>(layer, 0)) std::printf("%g\n", w);
     train.parameters<0>()[0] = 2;
     std::printf("%g\n", double{train.parameters<1>()[0]});
 }
 int main() {
     Train train{Net{}, Squared{}, gpipe::SGD{.learning_rate = 0.001f}, {.samples = 8, .seed = 3}};
-    float const x[] = {1, 2, 3, 4}, target[] = {2, 4, 6, 8};
-    float y[4];
+    double const x[] = {1, 2, 3, 4}, target[] = {2, 4, 6, 8};
+    double y[4];
     for (int i = 0; i < 30; ++i) {
         train.optimizer().learning_rate *= 0.9f;
         float const loss = train.step(x, target);
+        train.constant<Weight>().factor = 0.5;
+        train.accumulate(x, target);
         auto pending = train.start(x, target);
         std::printf("%g %g\n", double{loss}, pending.result().loss);
     }
     train.predict(x, y);
+    train.compute_gradients(x, target);
     std::printf("%g %zu\n", train.evaluate(x, target).loss, train.planned_bytes());
     print_weights(train);
 }

@@ -18,6 +18,7 @@
 // expect GPIPE_NOT_WHOLE: gpipe: the reversal of Policy runs, at this step, a backward of a layer that is not
 // expect GPIPE_NOT_WHOLE: CheckReversal<.*(, 0, 2>|cell=0, step=2)
 // expect GPIPE_MISSING: gpipe: the reversal of Policy leaves out a backward
+// expect GPIPE_AT_RUN_TIME: gpipe: reversal.cell. of the checkpointing policy is no constant: it must
 // expect GPIPE_NO_REVERSAL: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_NO_SEGMENT: gpipe: EverySegment<n> needs segments of at least one layer
 #include <gpipe/training.hpp>
@@ -33,6 +34,8 @@ struct Policy {
     using policy_kind = gpipe::policy::Checkpointing;
 #if defined(GPIPE_NO_REVERSAL)
     static constexpr Reversal reverse(gpipe::CellToReverse const&) { return {}; }
+#elif defined(GPIPE_AT_RUN_TIME)
+    static Reversal reversal(gpipe::CellToReverse const&) { return {}; }
 #else
     static constexpr Reversal reversal(gpipe::CellToReverse const&) {
         ReversalStep const steps[] = {

@@ -29,7 +29,8 @@ template <class C> struct CheckCheckpointing {
         constexpr bool offers = chosen || lowers || reverses_cells<C>;
         constexpr bool constant = chosen || !offers || std::is_empty_v<C>;
         static_assert(offers, "gpipe: a checkpointing policy needs: static constexpr "
-                              "gpipe::Programs lower(gpipe::Programs const& schedule)");
+                              "gpipe::Programs lower(gpipe::Programs const& schedule), or static "
+                              "constexpr gpipe::Reversal reversal(gpipe::CellToReverse const&)");
         static_assert(constant,
                       "gpipe: a checkpointing policy whose numbers are dynamic is an object: among "
                       "the policies stands gpipe::checkpoint::Dynamic, and the object in "
@@ -56,6 +57,26 @@ inline constexpr bool fits_cells<checkpoint::PerCell<Policies...>, cells> =
     CheckPoliciesOfCells<checkpoint::PerCell<Policies...>, sizeof...(Policies), cells>::ok();
 
 } // namespace detail
+
+namespace detail {
+
+template <class Chosen> constexpr bool gives_reversals() {
+    return Chosen::checkpointed().reversals.size() > 0;
+}
+
+} // namespace detail
+
+/// That how a policy reverses the cells of a Chosen, its ChosenPolicies, is a constant.
+template <class Policy, class Chosen> struct CheckConstantReversal {
+    static consteval bool ok() {
+        constexpr bool constant = requires {
+            typename std::bool_constant<detail::gives_reversals<Chosen>()>;
+        };
+        static_assert(constant, "gpipe: reversal(cell) of the checkpointing policy is no constant: "
+                                "it must be constexpr, and may throw nothing for the cells");
+        return constant;
+    }
+};
 
 /// That a policy reverses a cell soundly. The template arguments name the first step at which it
 /// does not. One sentence for each ReversalProblem.

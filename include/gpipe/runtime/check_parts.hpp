@@ -78,7 +78,7 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
                       "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
                       "step that is under way has its own");
         constexpr bool is_alone = !joins_ranks<Device> || !Update::immediate;
-        static_assert(is_alone, "gpipe: update::Immediate is for devices of one rank: several "
+        static_assert(is_alone, "gpipe: update::Immediate is for one replica on one rank: several "
                                 "commit a step together, before any of them updates");
         return loss_enqueues && is_alone && (trivial || (!is_copied && !Update::immediate));
     }

@@ -118,9 +118,12 @@ class Training<Net, Policies...> : public detail::AnyTraining<Net>::type {
     ~Training();
     Result step(detail::AnyBatch, detail::AnyBatch);
     Pending start(detail::AnyBatch, detail::AnyBatch, auto const&...);
+    Result compute_gradients(detail::AnyBatch, detail::AnyBatch);
+    void accumulate(detail::AnyBatch, detail::AnyBatch, auto const&...);
     Result evaluate(detail::AnyBatch, detail::AnyBatch);
     void predict(detail::AnyBatch, detail::AnyBatch);
     OptimizerFunctor& optimizer();
+    template <class C> C& constant();
     template <std::size_t> void change_layer(auto const&) {}
     void change_loss(auto const&) {}
     template <std::size_t> Anything parameters();

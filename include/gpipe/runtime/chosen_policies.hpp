@@ -215,13 +215,16 @@ template <class Net, class... Policies> struct ChosenPolicies {
         }
     }
     static consteval bool check_reversals() {
-        if constexpr (reverses_cells<Checkpointing>) {
+        constexpr bool own = !type_name<Checkpointing>.starts_with("gpipe::");
+        if constexpr (!reverses_cells<Checkpointing>) {
+            return true;
+        } else if constexpr (own && !CheckConstantReversal<Checkpointing, ChosenPolicies>::ok()) {
+            return false;
+        } else {
             constexpr ReversalsVerdict found =
                 verify(checkpointed().reversals, first_layers().data());
             return CheckReversal<Checkpointing, found.verdict.problem, found.cell,
                                  found.verdict.position>::ok();
-        } else {
-            return true;
         }
     }
     static consteval bool check_constant_cut() {
