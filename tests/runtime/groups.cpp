@@ -176,6 +176,8 @@ TEST_CASE("a rate that is no number, and one out of its bounds, is refused befor
     });
     refuses(gpipe::SGD{}, "momentum is nan", [&](auto& o) { o.momentum = no_number; });
     refuses(gpipe::RMSProp{}, "alpha is inf", [&](auto& o) { o.alpha = infinite; });
+    refuses(gpipe::Adam{}, "epsilon is -1e-08, not 0 or more",
+            [&](auto& o) { o.epsilon = -1e-8f; });
     refuses(gpipe::Adam{}, "epsilon is nan", [&](auto& o) { o.epsilon = no_number; });
     refuses(gpipe::Adam{}, "beta1 is 1, not 0 or more, and less than 1",
             [](auto& o) { o.beta1 = 1; });

@@ -353,8 +353,9 @@ TEST_CASE("a loss scale that is none is refused") {
     };
     CHECK(refused({}, true) == "");
     CHECK(refused(LossScale::dynamic(), false) == "");
-    CHECK(refused(LossScale::fixed(0.5), false).find("begins at 0.5, within 1 and 1.7e+38") !=
-          std::string::npos);
+    CHECK(
+        refused(LossScale::fixed(0.5), false).find("begins at 0.5, with bounds of 1 and 1.7e+38") !=
+        std::string::npos);
     CHECK(refused(LossScale::dynamic(1024, 0.5), false) != "");
     CHECK(refused(LossScale::dynamic(1024, 2, 1.5), false) != "");
     CHECK(refused(LossScale::dynamic(1024, 2, 0), false) != "");

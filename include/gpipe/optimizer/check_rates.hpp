@@ -36,7 +36,7 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
         if constexpr (requires { double{optimizer.beta2}; })
             f("beta2", double{optimizer.beta2}, 0, 1);
         if constexpr (requires { double{optimizer.epsilon}; })
-            f("epsilon", double{optimizer.epsilon}, -no_bound, no_bound);
+            f("epsilon", double{optimizer.epsilon}, 0, no_bound);
     }
     if constexpr (requires { ParameterGroup{optimizer.groups[0]}; })
         for (ParameterGroup const& group : optimizer.groups) {

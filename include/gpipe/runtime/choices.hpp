@@ -99,9 +99,9 @@ GPIPE_INLINE void check_scale(LossScale const& scale, bool immediate) {
           detail::is_finite(scale.most) && detail::is_finite(scale.backoff) && scale.backoff > 0 &&
           scale.backoff <= 1 && scale.growth >= 1 && detail::is_finite(scale.growth)))
         detail::throw_error<std::invalid_argument>(
-            "gpipe: Options::loss_scale begins at %g, within %g and %g, grows by %g and falls by "
-            "%g: a scale, and both of its bounds, are positive and finite, it grows by a finite "
-            "factor of 1 or more, and falls by one between 0 and 1",
+            "gpipe: Options::loss_scale begins at %g, with bounds of %g and %g, grows by %g and "
+            "falls by %g: a scale, and both of its bounds, are positive and finite, it begins "
+            "within these, grows by a finite factor of 1 or more, and falls by one between 0 and 1",
             scale.initial, scale.least, scale.most, scale.growth, scale.backoff);
 }
 

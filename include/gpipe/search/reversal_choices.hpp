@@ -52,7 +52,7 @@ namespace detail {
 // with layers that run again, and whether it is_whole().
 inline constexpr std::size_t reversal_kinds = 4;
 GPIPE_INLINE constexpr std::size_t kind_of(Reversal const& reversal) {
-    return (is_whole(reversal) ? 0 : 2) + begins_again(reversal);
+    return std::size_t{2} * !is_whole(reversal) + begins_again(reversal);
 }
 // One of a kind; of a single layer all are whole.
 GPIPE_INLINE constexpr Reversal reversal_of_kind(std::size_t layers, std::size_t kind) {
