@@ -374,7 +374,7 @@ TEST_CASE("who does not come in time is named, and too many are refused") {
             }());
     });
     CHECK(thrown[0] == "gpipe: rank 1 has not come in time");
-    CHECK(contains(thrown[2], "a rank does not listen"));
+    CHECK(contains(thrown[2], "rank 1 does not listen (Connection refused)"));
     auto const alone = [](Card const&) { return std::vector<Card>(); };
     CHECK_THROWS_WITH_AS(Watch(0, 65, 1.0, "", alone),
                          "gpipe: 65 ranks are more than the 64 that can watch each other",
@@ -383,4 +383,6 @@ TEST_CASE("who does not come in time is named, and too many are refused") {
     CHECK_THROWS_WITH_AS(Watch(0, 2, 1.0, "no such address", own),
                          doctest::Contains("gpipe: 'no such address' is no address of this host"),
                          std::runtime_error);
+    CHECK_THROWS_WITH_AS(Watch(0, 2, 1.0, "192.0.2.1", own), // of nobody (RFC 5737)
+                         doctest::Contains("nobody can listen at 192.0.2.1 ("), std::runtime_error);
 }

@@ -125,6 +125,12 @@ class WatchMesh {
         throw_error<std::runtime_error>("gpipe: ranks cannot watch each other: %s (%s)", what,
                                         std::strerror(error));
     }
+    [[noreturn]] static void refuse(std::size_t rank) {
+        int const error = errno;
+        throw_error<std::runtime_error>(
+            "gpipe: ranks cannot watch each other: rank %zu does not listen (%s)", rank,
+            std::strerror(error));
+    }
     // Of this host's network, as far as the kernel tells.
     static std::uint64_t host_number() {
         std::uint64_t hash = 0xCBF29CE484222325u;
@@ -178,7 +184,8 @@ class WatchMesh {
         if (!listener || ::bind(listener.get(), where, own.length) != 0 ||
             ::listen(listener.get(), static_cast<int>(2 * ways.size())) != 0 ||
             ::getsockname(listener.get(), where, &own.length) != 0)
-            refuse("nobody can listen");
+            refuse(address.empty() ? "nobody can listen"
+                                   : ("nobody can listen at " + address).c_str());
         return listener;
     }
     // Whether that is ready; false at the end of our patience.
@@ -204,10 +211,10 @@ class WatchMesh {
         socklen_t size = sizeof error;
         if (!way) refuse("there is no socket");
         if (::connect(way.get(), where, card.length) != 0) {
-            if (errno != EINPROGRESS && errno != EINTR) refuse("a rank does not listen");
+            if (errno != EINPROGRESS && errno != EINTR) refuse(r);
             if (!await(way.get(), POLLOUT)) miss(r);
             ::getsockopt(way.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-            if (errno = error; error != 0) refuse("a rank does not listen");
+            if (errno = error; error != 0) refuse(r);
         }
         send_at_once(way.get());
         Hello const hello{{card.token[0], card.token[1]},
