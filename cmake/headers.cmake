@@ -325,6 +325,7 @@ set(GPIPE_HEADERS
     include/gpipe/search/fit_budget.hpp
     include/gpipe/search/least_budget.hpp
     include/gpipe/search/reversal_choices.hpp
+    include/gpipe/state/begun_save.hpp
     include/gpipe/state/done_together.hpp
     include/gpipe/state/file.hpp
     include/gpipe/state/header_json.hpp

@@ -14,6 +14,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -372,6 +373,74 @@ TEST_CASE("what wait() has said of a save in the background is not said again, a
         CHECK_NOTHROW(train->save(folder / "state"));
         CHECK(make(way)->load(folder / "state", {}).steps == 1);
     }
+}
+
+TEST_CASE(
+    "a rank that is lost while all save in the background nobody waits for, unless its part is "
+    "there") {
+    // Of two only the second has parameters, and so the first call of each kind.
+    using Net = gpipe::Pipeline<toy::Tanh<float, 5>, toy::Linear<float, 5, 3>>;
+    using T = Train<Net, Nothing, toy::Wired>;
+    auto const made = [] {
+        return std::make_unique<toy::Crew<T>>(
+            Sizes{1, 1}, false, 1, [](std::size_t, toy::Rank::Options device) {
+                auto o = options<T>({}, 2);
+                o.device = device;
+                return std::make_unique<T>(Net{}, Loss{}, Adam{1e-2f}, o);
+            });
+    };
+    Folder const folder;
+    std::string const path = folder / "state";
+    std::optional<gpipe::PendingSave> pending[2];
+    auto const start = [&](toy::Crew<T>& crew) {
+        crew.step(data_of(0).inputs, data_of(0).targets);
+        crew.each([&](std::size_t r) { pending[r] = gpipe::start_save(crew[r], path); });
+        crew.rethrow();
+    };
+    auto const start_torn = [&](toy::Crew<T>& crew) {
+        toy::SystemCalls const watch({"fsync", 1, toy::CallFault::fails, 28});
+        start(crew);
+        CHECK_THROWS_AS(pending[1]->wait(), StateError);
+    };
+    auto const said = [&] {
+        std::string words;
+        try {
+            pending[0]->wait();
+        } catch (StateError const& error) {
+            words = error.what();
+        }
+        return words;
+    };
+    std::string const late = "which another rank is to write, has not come";
+    auto const begin = std::chrono::steady_clock::now();
+    {
+        auto const crew = made();
+        start_torn(*crew);
+        crew->wire->leave(1, "has ended\n  rank 0 was in no step");
+        std::string const words = said();
+        INFO(words);
+        CHECK(words.ends_with(late + ": rank 1 has ended"));
+        CHECK(files_in(folder) == 0);
+    }
+    { // who asks is gone by then
+        auto crew = made();
+        start_torn(*crew);
+        crew.reset();
+        CHECK_FALSE(pending[0]->ready());
+        pending[0]->give_up();
+        std::string const words = said();
+        INFO(words);
+        CHECK(words.ends_with(late));
+    }
+    {
+        auto const crew = made();
+        start(*crew);
+        pending[1]->wait();
+        crew->wire->leave(1);
+        CHECK(said().empty());
+        CHECK(gpipe::saved_state(path).steps == 1);
+    }
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
 }
 
 TEST_CASE("all have room for what is saved in the background, or nobody begins") {

@@ -6,11 +6,41 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 namespace gpipe {
+
+/// Why a rank is lost, if one is, for a thread that may outlive who knows.
+class RankLoss {
+  public:
+    using Ask = std::function<std::exception_ptr()>; ///< RankTransport's error()
+
+    /// Until end() that is asked.
+    void begin(Ask ask) {
+        std::lock_guard const lock(mutex_);
+        ask_ = std::move(ask);
+    }
+    /// From here on it stays what it is.
+    void end() {
+        std::lock_guard const lock(mutex_);
+        if (ask_) error_ = ask_();
+        ask_ = nullptr;
+    }
+    /// Null if none is.
+    std::exception_ptr error() const {
+        std::lock_guard const lock(mutex_);
+        return ask_ ? ask_() : error_;
+    }
+
+  private:
+    mutable std::mutex mutex_; // held while it is asked: then who knows is there
+    Ask ask_;
+    std::exception_ptr error_;
+};
 
 /// A state that is being written. May be dropped, and outlive its training. Used by the training's
 /// thread.
@@ -22,8 +52,11 @@ class PendingSave {
         /// for one that is being written. From the last that it saw of them.
         std::atomic<std::chrono::seconds> patience{std::chrono::seconds(60)};
         std::atomic<bool> failed{false}; ///< whether it has
+        RankLoss loss;                   ///< for as long as there is the training
     };
 
+    /// One that has nothing to do.
+    PendingSave() : writing_(std::make_shared<Writing>()) {}
     /// All copies are of one: what another is moved from is one of them, too.
     ///@{
     PendingSave(PendingSave const&) = default;
@@ -45,9 +78,13 @@ class PendingSave {
     /// Does not wait for other ranks any more.
     void give_up() { writing_->course->patience = std::chrono::seconds(0); }
 
-    /// Calls write(course) on a thread of its own. `place`: where the training remembers it.
-    template <class Write> static PendingSave start(std::shared_ptr<void>& place, Write write) {
+    /// What its thread looks at.
+    std::shared_ptr<Course> const& course() const { return writing_->course; }
+
+    /// Calls write(course) on a thread of its own. `ask`: of several ranks, see RankLoss.
+    template <class Write> static PendingSave start(Write write, RankLoss::Ask ask = {}) {
         auto writing = std::make_shared<Writing>();
+        writing->course->loss.begin(std::move(ask));
         auto run = [course = writing->course, write = std::move(write)] {
             try {
                 write(std::as_const(*course));
@@ -57,13 +94,7 @@ class PendingSave {
             }
         };
         writing->result = std::async(std::launch::async, std::move(run));
-        place = writing;
         return PendingSave(std::move(writing));
-    }
-    /// The one that a training remembers, or one that has nothing to do.
-    static PendingSave remembered(std::shared_ptr<void>& place) {
-        auto writing = std::static_pointer_cast<Writing>(std::exchange(place, nullptr));
-        return PendingSave(writing ? std::move(writing) : std::make_shared<Writing>());
     }
 
   private:

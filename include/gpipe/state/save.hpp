@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/state/begun_save.hpp>
 #include <gpipe/state/done_together.hpp>
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/pending_save.hpp>
@@ -12,6 +13,7 @@
 #include <charconv>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -115,7 +117,8 @@ void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const
         compare(machine.device().transport(), std::hash<std::string>{}(path),
                 "gpipe: rank %zu saves to another path than rank 0");
     }
-    PendingSave before = PendingSave::remembered(machine.saving());
+    std::shared_ptr<BegunSave> const begun = BegunSave::at(machine.saving());
+    PendingSave& before = begun->pending();
     if constexpr (joins_ranks<Device>) {
         auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
         bool const first = machine.ranks().number() == 0; // which waits for the others
@@ -126,10 +129,13 @@ void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const
         bool const own = before.failed();
         if (first) waits.attempt([&] { before.wait(); });
         if (first && lost && !own) waits.forget();
+        bool const unheard = waits.any(gather(waits.failed_here()));
+        machine.saving() = nullptr;
         // What was heard of on its rank, by wait(), is not said again.
-        if (waits.any(gather(waits.failed_here()))) waits.fail(path, "what start_save() began");
+        if (unheard) waits.fail(path, "what start_save() began");
     } else {
         before.wait();
+        machine.saving() = nullptr;
     }
 }
 
@@ -160,6 +166,7 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
 template <class Device>
 PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
                        std::string const& path, StateMetadata const& metadata) {
+    PendingSave pending;
     auto const& snapshot = machine.snapshot();
     std::vector<safetensors::Entry> const tensors = saved_here(state);
     std::uint64_t const end = tensors.empty() ? 0 : tensors.back().end;
@@ -177,27 +184,29 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
         Shards shards(gather, machine.ranks(), state, followed(path), true);
         std::string begin = file_begin(state, tensors, joined(metadata, shards.mark()));
         std::string index = file_begin(state, {}, joined(metadata, shards.index()));
-        return PendingSave::start(
-            machine.saving(), [snapshot, end, shards = std::move(shards), begin = std::move(begin),
-                               index = std::move(index)](PendingSave::Course const& course) {
+        pending = PendingSave::start(
+            [snapshot, end, shards = std::move(shards), begin = std::move(begin),
+             index = std::move(index)](PendingSave::Course const& course) {
                 std::span<std::byte const> const bytes(snapshot->data(), end);
                 if (shards.beside()) write_file(shards.own(), begin, bytes);
                 if (!shards.is_first()) return;
-                shards.await(course.patience);
+                shards.await(course);
                 if (shards.beside())
                     write_file(shards.path(), index, {});
                 else
                     write_file(shards.path(), begin, bytes);
                 shards.remove_older();
-            });
+            },
+            [&transport = machine.device().transport()] { return transport.error(); });
     } else {
-        return PendingSave::start(
-            machine.saving(),
+        pending = PendingSave::start(
             [snapshot, path, end, begin = file_begin(state, tensors, metadata)](auto const&) {
                 write_file(path, begin, {snapshot->data(), end});
                 Shards::remove_all(path);
             });
     }
+    machine.saving() = std::make_shared<BegunSave>(pending);
+    return pending;
 }
 
 } // namespace detail
@@ -232,8 +241,8 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 /// With several ranks each writes its part, and the first, once all are there, what makes them the
 /// state. It sees that in the folder, and gives up where nothing has come of a part for a minute,
 /// or no more of one that is being written for twelve (five seconds, and one minute, when the
-/// training goes). If that fails on one rank, and its wait() has not said so, all throw at the next
-/// save.
+/// training goes), and at once where a rank is lost. If that fails on one rank, and its wait() has
+/// not said so, all throw at the next save.
 ///
 /// Throws std::invalid_argument unless Options::snapshot is true.
 template <class Net, class... Policies>

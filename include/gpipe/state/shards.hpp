@@ -2,17 +2,19 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/plan/ranks.hpp>
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/state/file.hpp>
+#include <gpipe/state/pending_save.hpp>
 #include <gpipe/state/state_error.hpp>
 #include <gpipe/state/training_state.hpp>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -69,22 +71,24 @@ class Shards {
         return all;
     }
     // What others have written is to be there, on the disk, before the state is. Throws StateError
-    // where nothing more has been seen of a file for longer than the patience.
-    void await(std::atomic<std::chrono::seconds> const& patience) const {
+    // where nothing more has been seen of a file for longer than the patience, or a rank is lost.
+    void await(PendingSave::Course const& course) const {
         using Clock = std::chrono::steady_clock;
         auto pause = std::chrono::milliseconds(1);
         auto since = Clock::now();
         Seen before;
-        for (auto given = patience.load();; std::this_thread::sleep_for(pause)) {
+        for (auto given = course.patience.load();; std::this_thread::sleep_for(pause)) {
+            // In this order: all that the lost rank has written is seen.
+            std::exception_ptr const loss = course.loss.error();
             Seen const seen = look();
             if (seen.missing.empty()) break;
-            std::chrono::seconds const now = patience;
+            std::chrono::seconds const now = course.patience;
             if (seen.bytes != before.bytes || now != given) since = Clock::now();
             given = now;
             before = seen;
-            if (Clock::now() - since >= (seen.is_written ? 12 * given : given))
+            if (loss || Clock::now() - since >= (seen.is_written ? 12 * given : given))
                 throw StateError("gpipe: " + path_ + ": it is not saved, for " + seen.missing +
-                                 ", which another rank is to write, has not come");
+                                 ", which another rank is to write, has not come" + because(loss));
             pause = std::min(2 * pause, std::chrono::milliseconds(50));
         }
         File(folder_of(path_), O_RDONLY | O_DIRECTORY).sync();
@@ -95,6 +99,13 @@ class Shards {
     static void remove_all(std::string const& path) { remove_others(followed(path), {}); }
 
   private:
+    // The end of a sentence; the lines behind the first say where each rank was in a step.
+    static std::string because(std::exception_ptr const& loss) {
+        if (!loss) return {};
+        std::string const words = what_of(loss), begin = "gpipe: ";
+        std::size_t const from = words.rfind(begin, 0) == 0 ? begin.size() : 0;
+        return ": " + words.substr(from, words.find('\n') - from);
+    }
     static void remove_others(std::string const& file, std::set<std::string> const& names) {
         namespace fs = std::filesystem;
         fs::path const path(file);
