@@ -487,7 +487,20 @@ TEST_CASE("where one rank cannot save, none has, and the old state is there") {
         // A folder by the name of what the first would write: its rename fails.
         fs::rename(path, folder / "kept");
         fs::create_directory(path);
-        CHECK_THROWS_AS(train->save(path), StateError);
+        for (int n = 0; n < 3; ++n) {
+            CHECK_THROWS_AS(train->save(path), StateError);
+            CHECK(files_in(folder) == files);
+        }
+        // In the background: the next one removes what it has left.
+        for (int n = 0; n < 3; ++n) {
+            train->start_save(path);
+            CHECK_THROWS_AS(train->save(path), StateError);
+            CHECK(files_in(folder) == files);
+            train->start_save(path);
+            CHECK_THROWS_AS(train->give_up_and_wait(), StateError);
+            CHECK_THROWS_AS(train->save(path), StateError);
+            CHECK(files_in(folder) == files);
+        }
         fs::remove(path);
         fs::rename(folder / "kept", path);
         CHECK(make(way)->load(path, {}).steps == 1);
@@ -495,6 +508,39 @@ TEST_CASE("where one rank cannot save, none has, and the old state is there") {
         CHECK(files_in(folder) == files);
         CHECK(make(way)->load(path, {}).steps == 2);
     }
+}
+
+TEST_CASE(
+    "whichever call fails in a save, no part is left that the state does not name, and all hear "
+    "why") {
+    for (std::string const call : {"fsync", "rename", "write"})
+        for (std::size_t at = 1; at <= 8; ++at) {
+            INFO(call, " ", at);
+            Folder const folder;
+            std::string const path = folder / "state";
+            OnRanks<Nothing> train({1, false, {1, 1, 1}});
+            train.step(data_of(0));
+            train.save(path);
+            std::size_t const files = files_in(folder);
+            train.step(data_of(1));
+            bool struck = false;
+            {
+                toy::SystemCalls const watch({call, at, toy::CallFault::fails, 28});
+                train.crew.each([&](std::size_t r) { gpipe::save(train.crew[r], path); });
+                struck = watch.count() >= at;
+            }
+            auto const errors = train.crew.errors;
+            bool const is_new = train.load(path, {}).steps == 2;
+            for (auto const& error : errors) {
+                CHECK((error != nullptr) == struck);
+                std::string const words = gpipe::detail::what_of(error);
+                INFO(words);
+                CHECK((!struck || words.ends_with(": No space left on device")));
+            }
+            // The state is new where only its folder could not be brought to the disk.
+            CHECK((!struck || !is_new || call == "fsync"));
+            CHECK(files_in(folder) == (struck && is_new ? 2 * files - 1 : files));
+        }
 }
 
 TEST_CASE("files of another state, or none, are refused, on all ranks, and nothing has changed") {

@@ -1,18 +1,48 @@
 #pragma once
 
 #include <gpipe/state/pending_save.hpp>
+#include <gpipe/state/shards.hpp>
+#include <gpipe/state/state_files.hpp>
+#include <gpipe/state/state_inline.hpp>
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
+#include <unistd.h>
+
 namespace gpipe::detail {
+
+// Whether the state of that save may be there: its rename() can be done although the save throws.
+GPIPE_STATE_INLINE bool may_be_there(Shards const& shards) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    fs::file_type const type = fs::status(shards.path(), error).type();
+    if (type == fs::file_type::not_found || type == fs::file_type::directory) return false;
+    try {
+        StateFile const file(shards.path());
+        StateMetadata const &found = file.header.metadata, mark = shards.mark();
+        return std::includes(found.begin(), found.end(), mark.begin(), mark.end());
+    } catch (...) { // who cannot read it does not know
+        return true;
+    }
+}
+// All hear of a save that went wrong on one of them: its parts go, each by who has written it.
+// `shards`: of that save, which may not have come so far on this rank.
+template <class Gather> void remove_parts(Gather gather, Shards const* shards) {
+    bool const stay = gather(shards && shards->is_first() && may_be_there(*shards))[0];
+    if (shards && shards->beside() && !stay) ::unlink(shards->own().c_str());
+}
 
 // What a training remembers of the save in the background that it has begun last.
 class BegunSave {
   public:
     BegunSave() = default;
-    explicit BegunSave(PendingSave save) : pending_(std::move(save)) {}
+    BegunSave(PendingSave save, std::optional<Shards> shards)
+        : pending_(std::move(save)), shards_(std::move(shards)) {}
     BegunSave(BegunSave const&) = delete;
     BegunSave& operator=(BegunSave const&) = delete;
     ~BegunSave() {
@@ -27,9 +57,12 @@ class BegunSave {
     }
 
     PendingSave& pending() { return *pending_; }
+    // Null where only one rank saves, or nothing has begun.
+    Shards const* shards() const { return shards_ ? &*shards_ : nullptr; }
 
   private:
     std::optional<PendingSave> pending_ = PendingSave(); // until it goes
+    std::optional<Shards> shards_;
 };
 
 } // namespace gpipe::detail

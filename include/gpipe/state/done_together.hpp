@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/state/state_error.hpp>
 
 #include <cstddef>
@@ -33,10 +34,13 @@ class DoneTogether {
     }
     bool failed_here() const { return error_ != nullptr; }
     void forget() { error_ = nullptr; }
-    [[noreturn]] void fail(std::string const& path, char const* what) const {
+    // All of them, with what was wrong here, or else there.
+    template <class Gather>
+    [[noreturn]] void fail(Gather gather, std::string const& path, char const* what) const {
+        std::string const words = told_by(gather, who_, error_);
         if (error_) std::rethrow_exception(error_);
         throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not save " +
-                         what);
+                         what + ": " + words);
     }
 
   private:

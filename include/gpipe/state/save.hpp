@@ -131,8 +131,9 @@ void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const
         if (first && lost && !own) waits.forget();
         bool const unheard = waits.any(gather(waits.failed_here()));
         machine.saving() = nullptr;
+        if (lost || unheard) remove_parts(gather, begun->shards());
         // What was heard of on its rank, by wait(), is not said again.
-        if (unheard) waits.fail(path, "what start_save() began");
+        if (unheard) waits.fail(gather, path, "what start_save() began");
     } else {
         before.wait();
         machine.saving() = nullptr;
@@ -149,13 +150,15 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
         if (saves.failed(gather, shards.beside(), [&] {
                 write_state(machine, state, shards.own(), joined(metadata, shards.mark()));
             })) {
-            if (shards.beside() && !saves.failed_here()) std::remove(shards.own().c_str());
-            saves.fail(path, "its part");
+            remove_parts(gather, &shards);
+            saves.fail(gather, path, "its part");
         }
         if (saves.failed(gather, shards.is_first(), [&] {
                 write_state(machine, state, shards.path(), joined(metadata, shards.index()));
-            }))
-            saves.fail(path, "the state"); // perhaps it is there all the same: the rest stays
+            })) {
+            remove_parts(gather, &shards);
+            saves.fail(gather, path, "the state");
+        }
         if (shards.is_first()) shards.remove_older();
     } else {
         write_state(machine, state, path, metadata);
@@ -167,6 +170,7 @@ template <class Device>
 PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
                        std::string const& path, StateMetadata const& metadata) {
     PendingSave pending;
+    std::optional<Shards> parts;
     auto const& snapshot = machine.snapshot();
     std::vector<safetensors::Entry> const tensors = saved_here(state);
     std::uint64_t const end = tensors.empty() ? 0 : tensors.back().end;
@@ -182,6 +186,7 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
     if constexpr (joins_ranks<Device>) {
         auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
         Shards shards(gather, machine.ranks(), state, followed(path), true);
+        parts = shards;
         std::string begin = file_begin(state, tensors, joined(metadata, shards.mark()));
         std::string index = file_begin(state, {}, joined(metadata, shards.index()));
         pending = PendingSave::start(
@@ -205,7 +210,7 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
                 Shards::remove_all(path);
             });
     }
-    machine.saving() = std::make_shared<BegunSave>(pending);
+    machine.saving() = std::make_shared<BegunSave>(pending, std::move(parts));
     return pending;
 }
 
@@ -223,7 +228,8 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 /// see: each writes what it alone has into a file beside it, PATH.STEP-SAVE-RANK-of-RANKS, and then
 /// the first, in the file PATH, its own and the names of theirs. By that one rename() the new state
 /// is there; then the files of older ones go. So PATH alone is not the state, and a copy of it is
-/// worth nothing: save() once more, or copy all. If that fails on one rank, all throw.
+/// worth nothing: save() once more, or copy all. If that fails on one rank, all throw, with
+/// its words, and the parts of that try go.
 template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path,
           StateMetadata const& metadata = {}) {
@@ -242,7 +248,7 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 /// state. It sees that in the folder, and gives up where nothing has come of a part for a minute,
 /// or no more of one that is being written for twelve (five seconds, and one minute, when the
 /// training goes), and at once where a rank is lost. If that fails on one rank, and its wait() has
-/// not said so, all throw at the next save.
+/// not said so, all throw at the next save; its parts are there until then.
 ///
 /// Throws std::invalid_argument unless Options::snapshot is true.
 template <class Net, class... Policies>
