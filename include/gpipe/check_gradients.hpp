@@ -197,13 +197,14 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
 /// random gradients of its outputs, so that a fault is found in the layer that has it. The halves
 /// of a backward, and backwards that are given gpipe::none, are compared, too; two micro-batches of
 /// different sizes are run twice, so that gradients must be added to and may not depend on how
-/// samples are cut. Entries at which widths disagree, where the function has a kink, are left out.
+/// samples are cut. Entries at which widths disagree, where the function has a kink or rounding
+/// hides what it does, are left out; a tensor of which all are is not checked, which is not ok.
 ///
 /// Changes nothing of the training, and allocates what it needs. With several ranks all call it,
 /// each looks at its own layers (of several replicas those of the first do), and all have the
 /// report. The arrays are in the host's memory. Throws what a layer throws, and
 /// std::invalid_argument for batches that do not fit. It takes some 8 x (entries + 4) forwards per
-/// tensor; of floats, where rounding asks for more widths, up to five times as many.
+/// tensor; where rounding asks for more widths, up to ten times as many.
 template <class Net, class... Policies>
 [[nodiscard]] GradientReport
 check_gradients(Training<Net, Policies...>& train,

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -328,7 +329,7 @@ TEST_CASE_TEMPLATE("a slope that is lost in rounding is not called wrong, and sa
     }
     auto const words =
         to_string(report_of<T, toy::MeanSquare<T, 9>>(toy::numbers<T>(36, 1), 4, Centred<T, 9>{}));
-    CHECK(words.find("not checked") != std::string::npos);
+    CHECK(words.find("  not checked: slopes in doubt\n") != std::string::npos);
     CHECK(words.find("No gradient of 3 tensors is wrong, 1 could not be checked.") !=
           std::string::npos);
 }
@@ -360,6 +361,77 @@ TEST_CASE("nor is one checked that changes nothing, though backward says that it
     };
     check(Far<1>{});
     check(Far<-3>{});
+}
+
+namespace {
+
+/// y = x + b, whose backward gives `factor` times b's gradient.
+template <class T> struct Shifted {
+    using Input = gpipe::Tensor<T, 4>;
+    using Output = Input;
+    using Parameters = Input;
+    static constexpr auto backward_reads = gpipe::Reads::neither;
+    T start = 0, factor = 1;
+
+    void initialize(auto& ctx) const { std::fill_n(ctx.parameters().data(), 4, start); }
+    void forward(auto& ctx, auto x, auto y) const {
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < 4; ++i) y(s, i) = x(s, i) + ctx.parameters()[i];
+    }
+    void backward(auto& ctx, auto dy, auto dx) const {
+        for (std::size_t s = 0; s < dy.samples(); ++s)
+            for (std::size_t i = 0; i < 4; ++i) {
+                ctx.gradients()[i] += factor * dy(s, i);
+                dx(s, i) = dy(s, i);
+            }
+    }
+};
+
+template <class Loss, class T>
+gpipe::GradientReport report_of_shift(Shifted<T> layer, T scale = 1) {
+    std::vector<T> inputs(16);
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = scale * (1 + T(0.37) * T(i));
+    return report_of<T, Loss>(inputs, 4, layer);
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("parameters that are all but nothing are checked as others are", T, float,
+                   double) {
+    using Loss = toy::MeanSquare<T, 4>;
+    std::vector<double> starts{0, 1};
+    for (double start = 1e-30; start < 1e-4; start *= 10) starts.push_back(start);
+    for (double const start : starts)
+        for (T const factor : {T(1), T(1.2), T(5)}) {
+            gpipe::GradientReport const report =
+                report_of_shift<Loss>(Shifted<T>{T(start), factor});
+            INFO(start, "\n", report);
+            CHECK(report.faults() == (factor != 1));
+            gpipe::GradientRow const& row = row_of(report, 0, "parameter 0");
+            CHECK(row.fault.empty() == (factor == 1));
+            CHECK(row.checked == 6);
+            CHECK(row.left_out == 0);
+        }
+}
+
+TEST_CASE_TEMPLATE("no gradient is ok by what rounding might do", T, float, double) {
+    // The larger the inputs, the less of what the shift does is left of their sum.
+    std::size_t checked = 0, left_out = 0;
+    for (double scale = 1; scale < 1e20; scale *= 3)
+        for (T const factor : {T(1), T(1.2)}) {
+            gpipe::GradientReport const report = report_of_shift<toy::MeanSquare<T, 4>>(
+                Shifted<T>{T(1e-3), factor}, static_cast<T>(scale));
+            INFO(scale, "\n", report);
+            gpipe::GradientRow const& row = row_of(report, 0, "parameter 0");
+            CHECK((row.fault.empty() || factor != 1));
+            CHECK((!row.fault.empty() || row.checked == 0 || factor == 1));
+            if (row.fault.empty())
+                CHECK(row.error <= 16 * std::sqrt(std::numeric_limits<T>::epsilon()));
+            checked += row.checked;
+            left_out += row.left_out;
+        }
+    CHECK(checked > 0);
+    CHECK(left_out > 0);
 }
 
 namespace {

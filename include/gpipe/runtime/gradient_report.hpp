@@ -22,7 +22,8 @@ struct GradientCheckOptions {
     /// gradients and two sums over all of them.
     std::size_t entries = 16;
     /// The largest relative error; 0: 16 times the root of the elements' precision, which is 2e-7
-    /// for double and 6e-3 for float, and never more than 0.25.
+    /// for double and 6e-3 for float, and never more than 0.25. What is ok has no larger one, and
+    /// what is wrong has one that is larger even by what the differences are in doubt.
     double tolerance = 0;
     std::uint64_t seed = 1; ///< of the entries that are looked at
 };
@@ -33,7 +34,9 @@ struct GradientRow {
     std::string_view name;   ///< its type
     std::string tensor;      ///< "input 0", "parameter 1"
     std::size_t checked = 0; ///< entries, and sums over all
-    /// Entries at which the function has a kink, or whose slope is lost in rounding.
+    /// Those whose slope is in much doubt, at a kink of the function or lost in rounding, and those
+    /// that are off by more than the tolerance, but not by more than the slope may be. If it is all
+    /// of them the tensor is not checked, which is not ok.
     std::size_t left_out = 0;
     /// Of the entries that were checked, or of the wrong ones, the one that is farthest off. An
     /// input's entries count from the first sample that was checked.
@@ -79,7 +82,7 @@ GPIPE_INLINE std::string to_string(GradientReport const& report) {
                    number("%.5g", row.numeric), number("%.1e", row.error),
                    !row.fault.empty() ? "WRONG: " + row.fault
                    : seen             ? "ok"
-                                      : "not checked"});
+                                      : "not checked: slopes in doubt"});
     }
     std::string text = table.text();
     text += report.passed() ? "No gradient of " : std::to_string(report.faults()) + " of ";

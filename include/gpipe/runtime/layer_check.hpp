@@ -161,7 +161,8 @@ template <class Bench> class LayerCheck {
         for (Look& look : all) {
             look.slope = slopes_.along(look.place, look.way, scale(look));
             if (look.place.entry == Probe::whole || !is_finite(look.slope.doubt)) continue;
-            slopes += look.slope.value * look.slope.value;
+            // What is but noise would make little of the errors of all others.
+            if (look.slope.within(1)) slopes += look.slope.value * look.slope.value;
             ++finite;
         }
         double const usual = finite ? std::sqrt(slopes / static_cast<double>(finite)) : 0;
@@ -173,8 +174,7 @@ template <class Bench> class LayerCheck {
                 return std::max({is_finite(a) ? std::abs(a) : 0, std::abs(slope.value), other});
             };
             auto const wrong = [&](double a, Slope const& slope) {
-                double const allowed =
-                    tolerance_ * size_of(a, slope) + slope.margin() + 3 * slope.hidden;
+                double const allowed = tolerance_ * size_of(a, slope) + slope.margin();
                 return !is_finite(a) || std::abs(a - slope.value) > allowed;
             };
             bool seen = false, faulty = false;
@@ -185,15 +185,18 @@ template <class Bench> class LayerCheck {
                 // Two widths may agree by chance where rounding is all that they see.
                 for (double const stretch : {1.37, 0.71})
                     fault = fault &&
-                            wrong(a, slopes_.along(look.place, look.way, stretch * scale(look)));
-                // In doubt, what a wrong factor would do could not be told from what is right. (A
-                // slope of nothing that backward gives as nothing is seen.)
+                            wrong(a, slopes_.along(look.place, look.way, scale(look), stretch));
                 double const largest = size_of(a, look.slope);
-                double const hidden = a != 0 || look.slope.value != 0 ? look.slope.hidden : 0;
-                if (!fault && !(look.slope.margin() + 3 * hidden <= largest / 4)) continue;
-                seen = true;
                 double const error =
                     largest > 0 ? std::abs(a - look.slope.value) / largest : std::abs(a);
+                // In much doubt, what a wrong factor would do could not be told from what is right;
+                // in less an error is not right because it might be the doubt's. (A slope of
+                // nothing that backward gives as nothing is seen.)
+                double const margin =
+                    a != 0 && look.slope.value == 0 ? look.slope.margin() : 3 * look.slope.doubt;
+                bool const clear = margin <= std::clamp(tolerance_, 1.0 / 64, 0.25) * largest;
+                if (!fault && !(clear && error <= tolerance_)) continue;
+                seen = true;
                 bool const first = fault && row.fault.empty();
                 faulty = faulty || fault;
                 if (!first && (fault != !row.fault.empty() || error <= farthest)) continue;

@@ -19,11 +19,14 @@ struct Slope {
     /// By how much it may be off, about: what two widths disagree by, what the function bends
     /// unlike a parabola, and what rounding may do. Large where the function has a kink.
     double doubt = std::numeric_limits<double>::infinity();
-    /// Where nothing changes at all: what rounding may hide, of the function and of a backward.
+    /// What rounding may hide where outputs do not change: all of the slope, or nothing of it if
+    /// they do not depend on what is moved.
     double hidden = 0;
 
     /// The largest error that is to be expected; of one kink it is at most 2/3 of the doubt.
-    double margin() const { return 3 * doubt; }
+    double margin() const { return 3 * (doubt + hidden); }
+    /// Whether it is known to this relative error, about.
+    bool within(double error) const { return doubt + hidden <= error * std::abs(value); }
 };
 
 /// A layer, or the loss, as a function from what it is given to one number: the sum of its outputs
@@ -66,12 +69,21 @@ template <class Bench> class LayerSlopes {
     }
 
     /// The derivative by an element, or along a direction: at the width, of several, at which it
-    /// is least in doubt. Widths are relative to `scale`.
-    Slope along(Place place, std::size_t way, double scale) {
+    /// is least in doubt. Widths are relative to `scale`; where those leave it in doubt, as those
+    /// of a bias that is all but nothing do, whose changes rounding hides, also to 1. `stretch`
+    /// times as wide they see something else of what is rounded.
+    Slope along(Place place, std::size_t way, double scale, double stretch = 1) {
+        double const well = std::sqrt(epsilon_);
         Slope best;
-        each_width(place, way, scale, [&](Slope const& slope) {
-            if (slope.doubt < best.doubt) best = slope;
-            return best.doubt > 1e-3 * std::sqrt(epsilon_) * std::abs(best.value);
+        each_width(place, way, stretch * scale, [&](Slope const& slope) {
+            if (slope.margin() < best.margin()) best = slope;
+            return !best.within(1e-3 * well);
+        });
+        if (scale >= 1 || best.within(well)) return best;
+        each_width(place, way, stretch, [&](Slope const& slope) {
+            // The function may be flat so far away, where a slope of little is little in doubt.
+            if (slope.within(0.1) && slope.margin() < best.margin()) best = slope;
+            return !best.within(1e-3 * well);
         });
         return best;
     }
@@ -133,7 +145,7 @@ template <class Bench> class LayerSlopes {
         double const far = slope_of(far_right, far_left);
         double const width = right.step - left.step;
         double const noise = std::sqrt(right.noise + left.noise) / width;
-        double const hidden = noise > 0 ? 0 : std::sqrt(right.hidden + left.hidden) / width;
+        double const hidden = std::sqrt(right.hidden + left.hidden) / width;
         return {(4 * near - far) / 3,
                 std::abs(near - far) + std::max(std::abs(bend), std::sqrt(bends)) + noise, hidden};
     }
