@@ -1,6 +1,6 @@
 // A training step of GPT-2's smallest shape on one GPU, as one cell or as several that share it, or
 // the loss alone (evaluate()).
-// The same step in plain PyTorch is gpu_gpt_torch.py, which prints the same fields.
+// The same step in plain PyTorch is gpu_gpt_torch.py, which prints its fields likewise.
 #include "support/list.hpp"
 #include "support/record.hpp"
 #include "support/tokens.hpp"

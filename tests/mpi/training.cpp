@@ -391,8 +391,7 @@ TEST_CASE("options that are not the same on all ranks are refused by all, with t
             o.ahead = self + 1 < ranks ? 4 : 8;
         CHECK_THROWS_WITH_AS(MpiRanks{o},
                              ("gpipe: rank " + std::to_string(ranks - 1) +
-                              " has other MpiRanks::Options than rank 0: `ahead` and `shares` are "
-                              "the same on all")
+                              " has other MpiRanks::Options (ahead, shares) than rank 0")
                                  .c_str(),
                              std::invalid_argument);
     }

@@ -4,6 +4,8 @@
 #include "support/net.hpp"
 
 #include <gpipe/layers/batch_norm.hpp>
+#include <gpipe/layers/sync_batch_norm.hpp>
+#include <gpipe/profile.hpp>
 
 #include <doctest/doctest.h>
 
@@ -286,11 +288,20 @@ TEST_CASE("where a micro-batch never has two values of a channel nothing would l
         CHECK_NOTHROW(train.step(x, targets));
         CHECK_NOTHROW(train.step(std::span(x).first(3), std::span(targets).first(3)));
     }
-    T train({}, {}, gpipe::SGD{0.01f}, options<T>(1, 4, 4));
-    CHECK_THROWS_WITH_AS(train.step(x, targets),
-                         doctest::Contains("one value for each channel of a BatchNorm"),
-                         std::invalid_argument);
-    CHECK_NOTHROW(train.evaluate(x, targets));
+    using Sync = Train<gpipe::SyncBatchNorm<gpipe::Tensor<double, 3, 1>>, 3, 1>;
+    Sync sync({}, {}, gpipe::SGD{0.01f}, options<Sync>(1, 4, 4)); // of one replica
+    CHECK_THROWS_AS(sync.step(x, targets), std::invalid_argument);
+    for (bool const debug : {false, true}) {
+        auto o = options<T>(1, 4, 4);
+        o.debug = debug;
+        T train({}, {}, gpipe::SGD{0.01f}, o);
+        CHECK_THROWS_WITH_AS(train.step(x, targets),
+                             doctest::Contains("one value for each channel of a BatchNorm"),
+                             std::invalid_argument);
+        CHECK_NOTHROW(train.evaluate(x, targets));
+    }
+    CHECK_NOTHROW(gpipe::profile(gpipe::Pipeline<gpipe::BatchNorm<gpipe::Tensor<double, 3>>>{},
+                                 {.samples = 1}));
 }
 
 TEST_CASE("K7 with several micro-batches outputs differ from those of one, running statistics do "

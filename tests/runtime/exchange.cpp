@@ -41,9 +41,9 @@ using Normed =
     gpipe::Pipeline<toy::Linear<double, 5, channels>, Norm, toy::Linear<double, channels, 3>>;
 using Channels = gpipe::Tensor<double, channels>;
 template <gpipe::RunningStatistics running>
-using Plain = Normed<gpipe::BatchNorm<Channels, running>>;
+using Plain = Normed<toy::OfOne<gpipe::BatchNorm<Channels, running>>>;
 template <gpipe::RunningStatistics running>
-using Sync = Normed<gpipe::SyncBatchNorm<Channels, running>>;
+using Sync = Normed<toy::OfOne<gpipe::SyncBatchNorm<Channels, running>>>;
 template <class Net>
 using DoubleTrain =
     gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>,

@@ -241,7 +241,8 @@ TEST_CASE("a group of layers or parameters that the chain does not have is refus
     // Of layers that are there, but none of their parameters.
     CHECK_THROWS_WITH_AS(construct(of(1, 1)),
                          "gpipe: groups[5] of the optimizer is of nothing: no layer that it is of "
-                         "has a parameter tensor",
+                         "has a parameter tensor, but for later ends of ties, for which the first "
+                         "counts",
                          std::invalid_argument);
     auto const with = [](ParameterGroup const& group) {
         Grouped<gpipe::SGD> optimizer;
@@ -252,7 +253,8 @@ TEST_CASE("a group of layers or parameters that the chain does not have is refus
     CHECK_NOTHROW(construct(with({.tensor = 1, .type = gpipe::type_id<Linear>})));
     CHECK_THROWS_WITH_AS(construct(with({.tensor = 2, .type = gpipe::type_id<Linear>})),
                          "gpipe: groups[1] of the optimizer is of nothing: no layer that it is of, "
-                         "and of that type, has a parameter tensor 2",
+                         "and of that type, has a parameter tensor 2, but for later ends of ties, "
+                         "for which the first counts",
                          std::invalid_argument);
     CHECK_THROWS_WITH_AS(construct(with({.first_layer = 1, .type = gpipe::type_id<Linear>})),
                          doctest::Contains("and of that type, has a parameter tensor"),
@@ -273,4 +275,34 @@ TEST_CASE("a group of layers or parameters that the chain does not have is refus
     CHECK_THROWS_AS(construct(twice), std::invalid_argument);
     CHECK_THROWS_AS(construct(gpipe::optimizer::OneOf<gpipe::SGD, Grouped<gpipe::SGD>>(of(11, 12))),
                     std::invalid_argument);
+}
+
+namespace {
+
+struct Table; // the tag
+struct TiedLinear : toy::Linear<float, 5, 5> {
+    using Tied = gpipe::Tie<Table, 0>;
+};
+
+} // namespace
+
+TEST_CASE("a group of frozen parameters is one, a group of a later end of a tie is none") {
+    auto const construct = []<class Net>(Net const& net, ParameterGroup const& group,
+                                         std::vector<std::size_t> const& frozen = {}) {
+        Grouped<gpipe::SGD> optimizer;
+        optimizer.groups[0] = group;
+        toy::Training<Net, toy::MeanSquare<float, 3>, Grouped<gpipe::SGD>, Host>(
+            net, {}, optimizer, {.samples = 8, .cells = 1, .micro_batches = 2, .frozen = frozen});
+    };
+    using Last = toy::Linear<float, 5, 3>;
+    gpipe::Pipeline<gpipe::Frozen<toy::Linear<float, 5, 5>>, Last> const by_type;
+    CHECK_NOTHROW(construct(by_type, {.last_layer = 0}));
+    gpipe::Pipeline<toy::Linear<float, 5, 5>, Last> const by_option;
+    CHECK_NOTHROW(construct(by_option, {.last_layer = 0}, {0}));
+    gpipe::Pipeline<TiedLinear, TiedLinear, Last> const tied;
+    CHECK_NOTHROW(construct(tied, {.last_layer = 0, .tensor = 0}));
+    CHECK_NOTHROW(construct(tied, {.first_layer = 1, .last_layer = 1}));
+    CHECK_THROWS_WITH_AS(construct(tied, {.first_layer = 1, .last_layer = 1, .tensor = 0}),
+                         doctest::Contains("later ends of ties, for which the first counts"),
+                         std::invalid_argument);
 }

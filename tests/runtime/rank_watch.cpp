@@ -170,6 +170,20 @@ TEST_CASE("what is on its way has time to arrive before who has ended is lost") 
     CHECK(board.verdict().words == "has ended");
 }
 
+TEST_CASE("why somebody has ended, if another tells it soon, is said, not that it has") {
+    // A machine that others use may be late some times.
+    std::string words;
+    for (int n = 0; n < 20 && !contains(words, "has said why"); ++n) {
+        Ranks ranks(3);
+        each(3, [&](std::size_t rank) { ranks.join(rank); });
+        ranks.watches[2].reset();
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ranks.watches[1]->lose(2, "has said why");
+        words = words_of(*ranks.watches[0]);
+    }
+    CHECK(first_line(words) == "gpipe: rank 2 has said why");
+}
+
 TEST_CASE("who is silent for longer than the deadline is lost") {
     Ranks ranks(3, 0.6);
     std::vector<std::unique_ptr<WatchMesh>> silent(3);

@@ -775,17 +775,26 @@ TEST_CASE("all ranks show what all have run, each action after those that it nee
 
 TEST_CASE("a timeline of ranks of which not all have timed their actions is refused by all") {
     toy::Watch watch;
-    auto all = crew<Train>({2, 1, 1}, true, 2, options<Train>(4, 4),
-                           [&] { return toy::make_net<Real>(watch); });
     toy::Data<Real> const data(13);
-    all[1].time_actions();
-    all.step(data.inputs, data.targets);
-    all.each([&](std::size_t r) { static_cast<void>(all[r].timeline()); });
-    for (std::size_t r = 0; r < all.ranks(); ++r)
-        CHECK_THROWS_WITH_AS(std::rethrow_exception(all.errors[r]),
-                             "gpipe: rank 1 has called time_actions() before the step that "
-                             "timeline() is for, and rank 0 has not: all ranks call it",
-                             std::logic_error);
+    std::string const sentence = " has called time_actions() before the step that timeline() is "
+                                 "for, and rank ";
+    // By rank: before the step, or after it.
+    for (auto const& [before, after, said] :
+         {std::tuple(1, -1, "gpipe: rank 1" + sentence + "0 has not: all ranks call it"),
+          std::tuple(0, 1, "gpipe: rank 0" + sentence + "1 has not: all ranks call it"),
+          std::tuple(-1, 1,
+                     std::string("gpipe: there is no timed run to show: call "
+                                 "time_actions() before the step that timeline() is for"))}) {
+        auto all = crew<Train>({2, 1, 1}, true, 2, options<Train>(4, 4),
+                               [&] { return toy::make_net<Real>(watch); });
+        if (before >= 0) all[static_cast<std::size_t>(before)].time_actions();
+        all.step(data.inputs, data.targets);
+        if (after >= 0) all[static_cast<std::size_t>(after)].time_actions();
+        all.each([&](std::size_t r) { static_cast<void>(all[r].timeline()); });
+        for (std::size_t r = 0; r < all.ranks(); ++r)
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(all.errors[r]), said.c_str(),
+                                 std::logic_error);
+    }
 }
 
 TEST_CASE("check_gradients over ranks finds, on all of them, what it finds on one") {

@@ -92,9 +92,9 @@ template <class T, std::size_t N> struct StepCounter {
 /// W.
 template <class T, template <class> class W>
 using BufferNetOf =
-    gpipe::Pipeline<W<Linear<T, 5, 6>>, W<gpipe::BatchNorm<Tensor<T, 6>>>, W<Tanh<T, 6>>,
+    gpipe::Pipeline<W<Linear<T, 5, 6>>, W<OfOne<gpipe::BatchNorm<Tensor<T, 6>>>>, W<Tanh<T, 6>>,
                     W<Counter<T, 6>>, W<Linear<T, 6, 6>>,
-                    W<gpipe::BatchNorm<Tensor<T, 6>, gpipe::RunningStatistics::micro_batch>>,
+                    W<OfOne<gpipe::BatchNorm<Tensor<T, 6>, gpipe::RunningStatistics::micro_batch>>>,
                     W<StepCounter<T, 6>>, W<Dropout<T, 6>>, W<Linear<T, 6, 3>>>;
 template <class L> using Itself = L;
 template <class T> using BufferNet = BufferNetOf<T, Itself>;

@@ -111,11 +111,11 @@ template <class T, std::size_t N> struct Meeting {
 /// With running statistics of both kinds, two that meet in one cell, and layers that do not
 /// between.
 template <class T, template <class> class W>
-using ExchangeNetOf =
-    gpipe::Pipeline<W<Meeting<T, 5>>, W<Linear<T, 5, 6>>, W<gpipe::SyncBatchNorm<Tensor<T, 6>>>,
-                    W<Meeting<T, 6>>, W<Tanh<T, 6>>, W<Dropout<T, 6>>,
-                    W<gpipe::SyncBatchNorm<Tensor<T, 6>, gpipe::RunningStatistics::micro_batch>>,
-                    W<Linear<T, 6, 3>>>;
+using ExchangeNetOf = gpipe::Pipeline<
+    W<Meeting<T, 5>>, W<Linear<T, 5, 6>>, W<OfOne<gpipe::SyncBatchNorm<Tensor<T, 6>>>>,
+    W<Meeting<T, 6>>, W<Tanh<T, 6>>, W<Dropout<T, 6>>,
+    W<OfOne<gpipe::SyncBatchNorm<Tensor<T, 6>, gpipe::RunningStatistics::micro_batch>>>,
+    W<Linear<T, 6, 3>>>;
 template <class L> using AsItIs = L;
 template <class T> using ExchangeNet = ExchangeNetOf<T, AsItIs>;
 

@@ -378,4 +378,9 @@ template <class T, std::size_t N> struct Limited {
     }
 };
 
+/// A BatchNorm whose micro-batches may have one value of each channel.
+template <class Norm> struct OfOne : Norm {
+    OfOne() { this->one_value = true; }
+};
+
 } // namespace toy

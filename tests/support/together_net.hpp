@@ -57,11 +57,11 @@ struct TogetherFactors; ///< of what is tied
 template <class L> using TogetherTied = TiedTo<L, TogetherFactors>;
 /// Of all kinds of layers that there are.
 using TogetherNet = gpipe::Pipeline<
-    Linear<float, 5, 6>, gpipe::SyncBatchNorm<gpipe::Tensor<float, 6>>,
+    Linear<float, 5, 6>, OfOne<gpipe::SyncBatchNorm<gpipe::Tensor<float, 6>>>,
     TogetherTied<Give<float, 6, 1>>, Dropout<float, 6>, Counter<float, 6>,
     TogetherTied<Give<float, 6, 3>>, Tanh<float, 6>, Linear<float, 6, 6>, Times<float, 6, 3>, Trips,
     Plus<float, 6, 4>,
-    gpipe::BatchNorm<gpipe::Tensor<float, 6>, gpipe::RunningStatistics::micro_batch>,
+    OfOne<gpipe::BatchNorm<gpipe::Tensor<float, 6>, gpipe::RunningStatistics::micro_batch>>,
     Times<float, 6, 2>, StepCounter<float, 6>, Masked, Plus<float, 6, 1>, Masked,
     StrictLinear<float, 6, 3>>;
 inline constexpr std::size_t trips = 9; ///< where that stands

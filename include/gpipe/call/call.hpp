@@ -49,6 +49,7 @@ struct StepFrame {
     StepOptionals optionals{};          ///< which tensors of the mini-batch are absent
     Exchange* exchange = nullptr;       ///< null where there is one replica
     bool is_probe = false;              ///< whether there is no step: see Context::is_probe()
+    std::size_t spare = 0;              ///< samples of the capacity that none ever has
 };
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.

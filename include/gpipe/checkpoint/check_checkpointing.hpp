@@ -4,6 +4,7 @@
 #include <gpipe/checkpoint/verify_reversal.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/policy.hpp>
+#include <gpipe/core/type_name.hpp>
 
 #include <cstddef>
 #include <type_traits>
@@ -56,9 +57,8 @@ template <class... Policies, std::size_t cells>
 inline constexpr bool fits_cells<checkpoint::PerCell<Policies...>, cells> =
     CheckPoliciesOfCells<checkpoint::PerCell<Policies...>, sizeof...(Policies), cells>::ok();
 
-} // namespace detail
-
-namespace detail {
+// The library's own need no check.
+template <class C> inline constexpr bool is_users = !type_name<C>.starts_with("gpipe::");
 
 template <class Chosen> constexpr bool gives_reversals() {
     return Chosen::checkpointed().reversals.size() > 0;
@@ -73,7 +73,8 @@ template <class Policy, class Chosen> struct CheckConstantReversal {
             typename std::bool_constant<detail::gives_reversals<Chosen>()>;
         };
         static_assert(constant, "gpipe: reversal(cell) of the checkpointing policy is no constant: "
-                                "it must be constexpr, and may throw nothing for the cells");
+                                "it must be constexpr, may throw nothing for the cells, and stays "
+                                "within -fconstexpr-ops-limit, -fconstexpr-steps and the like");
         return constant;
     }
 };

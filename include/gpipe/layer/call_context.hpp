@@ -62,8 +62,8 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
     ///@}
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }
-    /// The most that a micro-batch may have here: memory is planned for them.
-    std::size_t most_samples() const { return frame_.shared->capacity; }
+    /// The most that a micro-batch may have here.
+    std::size_t most_samples() const { return frame_.shared->capacity - frame_.shared->spare; }
     /// Position of the micro-batch's first sample in the mini-batch.
     std::size_t first_sample() const { return frame_.first_sample; }
     /// Steps trained so far.

@@ -137,11 +137,23 @@ constexpr BatchView<T, Extents...> get(BatchView<T, Extents...> const& view) {
     static_assert(i == 0, "gpipe: there is one tensor");
     return view;
 }
+template <std::size_t i, class T, std::size_t... Extents>
+constexpr OptionalView<T, Extents...> get(OptionalView<T, Extents...> const& view) {
+    static_assert(i == 0, "gpipe: there is one tensor");
+    return view;
+}
 ///@}
 
 } // namespace gpipe
 
 /// @cond
+template <class T, std::size_t... Extents>
+struct std::tuple_size<gpipe::OptionalView<T, Extents...>>
+    : std::integral_constant<std::size_t, 1> {};
+template <class T, std::size_t... Extents>
+struct std::tuple_element<0, gpipe::OptionalView<T, Extents...>> {
+    using type = gpipe::OptionalView<T, Extents...>;
+};
 template <class T, std::size_t... Extents>
 struct std::tuple_size<gpipe::TensorView<T, Extents...>> : std::integral_constant<std::size_t, 1> {
 };

@@ -36,7 +36,7 @@ inline constexpr bool has_channels<Tensor<T, channels, extents...>> = true;
 /// have any sizes, or be empty. Moments are in double, by two passes and merged as Chan, Golub and
 /// LeVeque (1979) do: no offset of the inputs makes a variance wrong. Of one sample with one
 /// position there is none: then all is the shift, and nothing below learns. Where a micro-batch
-/// never has more, a step throws std::invalid_argument.
+/// never has more, a step throws std::invalid_argument, unless `one_value` says that it may.
 ///
 /// Its backward finds the moments once more from its input, so that nothing is kept. On a GPU it
 /// needs `#include <gpipe/cuda/norm_work.cuh>`. It declares no cost: in a chain whose layers do,
@@ -71,7 +71,8 @@ struct BatchNorm {
     double epsilon = 1e-5; ///< added to variances
     /// Of a batch in the running statistics; below 0 these are the plain average of all.
     double momentum = 0.1;
-    bool biased = false; ///< running variances are M2 / n (torchgpipe's), not M2 / (n - 1)
+    bool biased = false;    ///< running variances are M2 / n (torchgpipe's), not M2 / (n - 1)
+    bool one_value = false; ///< micro-batches may have one value of each channel
 
     /// As their names say.
     void initialize(auto& context) const {
@@ -92,7 +93,7 @@ struct BatchNorm {
         auto [scale, shift] = context.parameters();
         detail::Channels const shape{x.samples(), channels, positions};
         if (context.training()) {
-            refuse_one_value(context.most_samples());
+            refuse_one_value(context, context.most_samples());
             detail::StatisticsRows const part = rows(context.statistics());
             work.moments(shape, x.data(), part);
             work.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
@@ -133,9 +134,9 @@ struct BatchNorm {
     }
 
   protected:
-    /// A micro-batch has at most so many samples.
-    static void refuse_one_value(std::size_t most_samples) {
-        if (most_samples * positions == 1)
+    /// A micro-batch, of all replicas whose moments are one, has at most so many samples.
+    void refuse_one_value(auto const& context, std::size_t most_samples) const {
+        if (most_samples * positions == 1 && !one_value && !context.is_probe())
             throw std::invalid_argument(
                 "gpipe: a micro-batch has one value for each channel of a BatchNorm, which makes "
                 "it 0, and nothing below learns: choose fewer micro-batches, at least two samples "

@@ -29,6 +29,7 @@ struct SyncBatchNorm : BatchNorm<Sample, running> {
     }
     void forward(auto& context, auto x, auto y) const {
         if (!context.training()) return Plain::forward(context, x, y);
+        Plain::refuse_one_value(context, context.most_samples() * context.replicas());
         auto const work = detail::norm_work(context.stream());
         auto [scale, shift] = context.parameters();
         detail::MomentsOfReplicas const moments = moments_of(context);

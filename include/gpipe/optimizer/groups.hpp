@@ -61,7 +61,7 @@ namespace detail {
         group.tensor == ParameterGroup::every ? "" : " " + std::to_string(group.tensor);
     throw_error<std::invalid_argument>(
         "gpipe: groups[%zu] of the optimizer is of nothing: no layer that it is of%s has a "
-        "parameter tensor%s",
+        "parameter tensor%s, but for later ends of ties, for which the first counts",
         number, group.type ? ", and of that type," : "", which.c_str());
 }
 

@@ -215,10 +215,10 @@ template <class Net, class... Policies> struct ChosenPolicies {
         }
     }
     static consteval bool check_reversals() {
-        constexpr bool own = !type_name<Checkpointing>.starts_with("gpipe::");
         if constexpr (!reverses_cells<Checkpointing>) {
             return true;
-        } else if constexpr (own && !CheckConstantReversal<Checkpointing, ChosenPolicies>::ok()) {
+        } else if constexpr (is_users<Checkpointing> &&
+                             !CheckConstantReversal<Checkpointing, ChosenPolicies>::ok()) {
             return false;
         } else {
             constexpr ReversalsVerdict found =
@@ -239,16 +239,14 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return true;
         }
     }
-    // Of a user's policy that is constant, and a pass.
-    template <std::size_t micro_batches> static consteval bool check_pass() {
+    static consteval bool check_pass() {
         if constexpr (std::is_same_v<Checkpointing, checkpoint::Dynamic> ||
-                      std::is_same_v<Schedule, schedule::Dynamic> ||
-                      reverses_cells<Checkpointing> ||
-                      type_name<Checkpointing>.starts_with("gpipe::") ||
-                      !proven_as_constant<Schedule, device_count, micro_batches>)
+                      reverses_cells<Checkpointing> || !is_users<Checkpointing> ||
+                      !proven_as_constant<Schedule, device_count, micro_batch_count>)
             return true;
         else
-            return CheckConstantPass<Checkpointing, Schedule, device_count, micro_batches>::ok();
+            return CheckConstantPass<Checkpointing, Schedule, device_count,
+                                     micro_batch_count>::ok();
     }
     static consteval bool check_programs() {
         if constexpr (cell_count == dynamic)
@@ -257,7 +255,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return check_constant_cut();
         else if constexpr (!check_schedule<Schedule, device_count, micro_batch_count>())
             return false;
-        else if constexpr (!check_pass<micro_batch_count>())
+        else if constexpr (!check_pass())
             return false;
         else if constexpr (!check_constant_cut())
             return false;

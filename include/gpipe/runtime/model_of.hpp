@@ -75,14 +75,15 @@ template <class Device, class Optimizer, class Net> Model parameters_of(Net cons
     return model;
 }
 
-// What an update is told of each parameter tensor: of tied ones of the first end.
+// What an update is told of each parameter tensor, or would be if none were frozen: of tied ones of
+// the first end.
 GPIPE_INLINE Array<UpdateContext> told_tensors(Model const& model) {
     std::size_t count = 0;
-    for (LayerParts const& layer : model.layers) count += layer.updates.count;
+    for (LayerInfo const& layer : model.infos) count += layer.parameters.count;
     Array<UpdateContext> told(count);
     count = 0;
     for (std::size_t layer = 0; layer < model.layers.size(); ++layer)
-        for (std::size_t t = 0; t < model.layers[layer].updates.count; ++t) {
+        for (std::size_t t = 0; t < model.infos[layer].parameters.count; ++t) {
             bool leads = true;
             for (TiedTensor const& end : model.ties)
                 leads = leads && (end.is_first || end.layer != layer || end.tensor != t);

@@ -36,7 +36,7 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
             words.put(origin);
             words.put(own.preemptions.load(std::memory_order_relaxed));
             words.put(machine.engine().lanes());
-            words.put(own.times.size());
+            words.put(own.origin > 0 ? own.times.size() : 0);
             for (std::size_t i = 0; i < own.times.size(); ++i)
                 if (own.times[i].ran) words.put(Noted{i, own.times[i]});
         }

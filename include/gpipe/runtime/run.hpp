@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/call/call.hpp>
+#include <gpipe/core/clock.hpp>
 #include <gpipe/runtime/action_hook.hpp>
 #include <gpipe/runtime/failure.hpp>
 #include <gpipe/runtime/micro_batches.hpp>
@@ -61,7 +62,7 @@ struct Run {
     bool ended = true;       ///< whether nothing of it is under way, and all is known
     Array<ActionTime> times; ///< by action; empty where nobody wants to know
     std::size_t ends = 0;    ///< how many of these, the last, are of what ends a step
-    double origin = 0;       ///< what they count from
+    double origin = 0;       ///< what they count from; 0: none of this run is known
     std::atomic<std::uint64_t> preemptions = 0; ///< of all lanes, where actions are timed
     detail::ActionHook const* hook = nullptr;   ///< called around each action, if there is one
     detail::OneCaller const* caller = nullptr;  ///< of the object whose run it is
@@ -72,6 +73,18 @@ struct Run {
 
     /// Whether a call on a device that threw has not told other replicas its part.
     bool owes(std::size_t device) const { return !exchanges.empty() && exchanges[device].owed; }
+    /// From the next that is begun on, notes when its actions run: so many, and what ends a step.
+    void time(std::size_t actions, std::size_t how_many_end) {
+        times = Array<ActionTime>(actions + how_many_end);
+        ends = how_many_end;
+        origin = 0;
+    }
+    /// It begins, as far as its times go.
+    void begin_times() {
+        for (ActionTime& time : times) time = {};
+        preemptions.store(0, std::memory_order_relaxed);
+        if (!times.empty()) origin = detail::seconds_now();
+    }
     /// Nothing has happened in it yet.
     void begin(bool may_follow) {
         follows = may_follow;

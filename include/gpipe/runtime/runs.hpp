@@ -94,7 +94,9 @@ template <DeviceRuntime Device> class Runs {
                              {tables_.constants.table, mail_.constants(arguments.slot, d).there},
                              {tables_.sides.data(), tables_.sides.size(), batch.sides(d)},
                              batch.optionals(),
-                             exchange_of(run, d, table.stream_of_device[d])};
+                             exchange_of(run, d, table.stream_of_device[d]),
+                             false,
+                             tables_.debug.calls.size() > 0};
         run.batch = &batch;
         run.arguments = arguments;
         run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);
@@ -108,9 +110,7 @@ template <DeviceRuntime Device> class Runs {
         mail_.state(arguments.slot) = state_before(arguments.seed, arguments.step);
         mail_.totals(arguments.slot)[tables_.sums] = 0;
         mail_.sign(arguments.slot) = no_failure;
-        for (ActionTime& time : run.times) time = {};
-        run.preemptions.store(0, std::memory_order_relaxed);
-        if (!run.times.empty()) run.origin = detail::seconds_now();
+        run.begin_times();
         return run;
     }
     /// As the device has it walked.
@@ -225,10 +225,7 @@ template <DeviceRuntime Device> class Runs {
     /// From the next run on, notes when every action runs: `actions` of the largest table, and
     /// behind them what ends a step. What last() has is then of the last that has come to its end.
     void time_actions(std::size_t actions, std::size_t ends) {
-        for (Run& run : runs_) {
-            run.times = Array<ActionTime>(actions + ends);
-            run.ends = ends;
-        }
+        for (Run& run : runs_) run.time(actions, ends);
     }
     /// From the next run on, calls this around each action; an empty one: no more. None is under
     /// way.

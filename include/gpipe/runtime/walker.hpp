@@ -167,7 +167,7 @@ template <DeviceRuntime Device> class Walker {
     void observe_end(Run& run, Step const& step, std::size_t walker, bool begins) {
         if (run.times.empty()) return; // a hook is not told
         device_.launch(step.stream, [&run, &step, walker, begins]() noexcept {
-            note(run, step, walker, begins, true);
+            note(run, step, walker, begins, !run.failed());
         });
     }
     ///@}
@@ -177,7 +177,7 @@ template <DeviceRuntime Device> class Walker {
         time.action = action_of(step);
         time.lane = walker;
         (begins ? time.start : time.end) = seconds_in(run);
-        time.ran = ran;
+        time.ran = ran && !begins;
     }
     static Action action_of(Step const& step) {
         return {step.kind, step.cell, step.micro_batch, is_transfer(step.kind) ? step.calls : 0};

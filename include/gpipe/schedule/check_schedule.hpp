@@ -64,7 +64,8 @@ template <class Policy, class Schedule, std::size_t K, std::size_t M> struct Che
         };
         static_assert(constant,
                       "gpipe: lower(programs) of the checkpointing policy is no constant: it must "
-                      "be constexpr, and may throw nothing for those of the schedule");
+                      "be constexpr, may throw nothing for those of the schedule, and stays within "
+                      "-fconstexpr-ops-limit, -fconstexpr-steps and the like");
         return constant;
     }
 };

@@ -261,11 +261,10 @@ class SvgFigure {
 /// each device. An action is a box with the number of its micro-batch, where there is room for it,
 /// and with what it is as a tooltip. The hue says the micro-batch, the shade the kind of action, a
 /// bar at the foot which of its device's cells it belongs to; idle time is hatched; what ends a
-/// step is grey. Above each
-/// timeline stand title, makespan and bubble. Where a timeline knows the bytes in use, those of
-/// activations are drawn below the row of each device, all in one scale. What goes to slower memory
-/// and back has two narrow lanes below that of the device. The same timelines give
-/// the same bytes.
+/// step is grey. Above each timeline stand title, makespan and bubble. Where a timeline knows the
+/// bytes in use, those of activations are drawn below the row of each device, all in one scale.
+/// What goes to slower memory and back has two narrow lanes below that of the device. The same
+/// timelines give the same bytes.
 GPIPE_INLINE std::string svg(std::span<Timeline const> timelines, SvgOptions const& options = {}) {
     return detail::SvgFigure(timelines, options).draw();
 }

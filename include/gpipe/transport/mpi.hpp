@@ -49,17 +49,14 @@ class MpiRanks {
     };
 
     /// All ranks make theirs at once, see Watch. Throws std::runtime_error if MPI has ended, or was
-    /// started for fewer threads, or if a rank does not come in time; and std::invalid_argument for
-    /// a deadline that is not positive, no message ahead, or more ranks than Watch is for.
+    /// started for fewer threads, or if a rank is late; std::invalid_argument for a deadline that
+    /// is not positive, `ahead` of 0, above 65,536 or, as `shares`, not the same on all, and for
+    /// too many ranks.
     MpiRanks() : MpiRanks(Options{}) {}
     /// The same, with what was chosen.
-    explicit MpiRanks(Options const& options) : options_(checked(options)) {
-        try {
-            join(options);
-        } catch (...) {
-            if (!watch_ || !watch_->anybody_lost()) session_.give_up();
-            throw;
-        }
+    explicit MpiRanks(Options const& options) : MpiRanks(options, nullptr) {
+        detail::compare(*this, 2 * std::uint64_t{options.ahead} + options.shares,
+                        "gpipe: rank %zu has other MpiRanks::Options (ahead, shares) than rank 0");
     }
     MpiRanks(MpiRanks const&) = delete;
     MpiRanks& operator=(MpiRanks const&) = delete;
@@ -197,6 +194,14 @@ class MpiRanks {
     ///@}
 
   private:
+    MpiRanks(Options const& options, std::nullptr_t) : options_(checked(options)) {
+        try { // all but what is to be destroyed in good order if it throws
+            join(options);
+        } catch (...) {
+            if (!watch_ || !watch_->anybody_lost()) session_.give_up();
+            throw;
+        }
+    }
     // All that MPI may read and write: it outlives this where a rank was lost.
     struct Buffers {
         std::vector<detail::MpiWay> ways;   // by channel
@@ -228,16 +233,10 @@ class MpiRanks {
         together([&](MPI_Request* request) {
             return MPI_Comm_idup(options.communicator, &all_, request);
         });
-        std::unique_lock lock(calls);
+        std::lock_guard const lock(calls);
         MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
-        lock.unlock();
-        detail::compare(*this, 2 * std::uint64_t{options.ahead} + options.shares,
-                        "gpipe: rank %zu has other MpiRanks::Options than rank 0: `ahead` and "
-                        "`shares` are the same on all");
     }
-    template <class Integer> static std::size_t at(Integer number) {
-        return static_cast<std::size_t>(number);
-    }
+    template <class T> static std::size_t at(T number) { return static_cast<std::size_t>(number); }
     // So that a message that may come is received there.
     void post(std::size_t channel, std::size_t n) {
         detail::MpiWay& way = own_->ways[channel];
