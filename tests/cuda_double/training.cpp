@@ -1,6 +1,7 @@
 // device::Cuda under a whole training, over the double of the CUDA runtime: what it computes, in
 // what order, and what happens when calls fail or are left out.
 #include "support/enqueued_net.hpp"
+#include "support/timeline_entries.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,6 +16,7 @@
 namespace {
 
 using gpipe::Adam;
+using gpipe::Kind;
 using gpipe::device::Cuda;
 using toy::Backward;
 using toy::Enqueued;
@@ -553,6 +555,35 @@ TEST_CASE("P3 a step on GPUs makes nothing and allocates nothing, not even the f
     for (std::size_t i = before; i < log.size(); ++i)
         for (char const* maker : {"Malloc", "Alloc", "Create", "Free", "Destroy"})
             CHECK_MESSAGE(log[i].find(maker) == std::string::npos, log[i]);
+}
+
+TEST_CASE("the timeline of a step has its end, with the state of each device, and nothing races") {
+    for (std::size_t const k : {1u, 2u, 3u})
+        for (std::size_t const graphs : {0u, 1u}) {
+            CAPTURE(k);
+            cuda_double::Session const doubles(session_options({}, k));
+            {
+                toy::Watch watch;
+                auto o = options(9, k, 3, k); // which clips
+                o.device.graphs = graphs;
+                Train train(make_net(watch), {}, Adam{1e-2f}, o);
+                toy::Data<Real> const data(9);
+                train.step(data.inputs, data.targets);
+                train.time_actions();
+                train.step(data.inputs, data.targets);
+                gpipe::Timeline const timeline = train.timeline();
+                CHECK(toy::entries_of_cells(timeline) == train.programs().size());
+                CHECK(toy::entries_of(timeline, Kind::commit).size() == 1);
+                for (Kind const kind : {Kind::sum_squares, Kind::update}) {
+                    auto const found = toy::entries_of(timeline, kind);
+                    CHECK(found.size() == k); // each has parameters
+                    for (std::size_t d = 0; d < found.size(); ++d) CHECK(found[d].device == d);
+                }
+                CHECK(toy::entries_of(timeline, Kind::take_state).size() == k - 1);
+                CHECK(timeline.length() > timeline.makespan());
+            }
+            CHECK(cuda_double::complaints() == "");
+        }
 }
 
 TEST_CASE("A6 GPUs that are not there are refused by name") {
