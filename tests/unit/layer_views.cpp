@@ -242,4 +242,8 @@ TEST_CASE("one view is taken apart as several are") {
     CHECK(x.samples() == 2);
     CHECK(gpipe::get<0>(batch).data() == numbers);
     CHECK(x(1, 2) == 7);
+    auto const [there] = gpipe::OptionalView<float, 3>{numbers, 2};
+    auto const [absent] = gpipe::OptionalView<float, 3>{nullptr, 2};
+    CHECK(there);
+    CHECK_FALSE(absent);
 }

@@ -125,46 +125,35 @@ template <class T, std::size_t... Extents> class OptionalView : public BatchView
     constexpr explicit operator bool() const { return this->data() != nullptr; }
 };
 
+/// @cond
+namespace detail {
+
+template <class V> inline constexpr bool is_view = false;
+template <class T, std::size_t... Es> inline constexpr bool is_view<TensorView<T, Es...>> = true;
+template <class T, std::size_t... Es> inline constexpr bool is_view<BatchView<T, Es...>> = true;
+template <class T, std::size_t... Es> inline constexpr bool is_view<OptionalView<T, Es...>> = true;
+
+} // namespace detail
+/// @endcond
+
 /// One view is taken apart as several are, by `auto const [w] = context.parameters()` or get<0>().
-///@{
-template <std::size_t i, class T, std::size_t... Extents>
-constexpr TensorView<T, Extents...> get(TensorView<T, Extents...> const& view) {
+template <std::size_t i, class View>
+    requires detail::is_view<View>
+constexpr View get(View const& view) {
     static_assert(i == 0, "gpipe: there is one tensor");
     return view;
 }
-template <std::size_t i, class T, std::size_t... Extents>
-constexpr BatchView<T, Extents...> get(BatchView<T, Extents...> const& view) {
-    static_assert(i == 0, "gpipe: there is one tensor");
-    return view;
-}
-template <std::size_t i, class T, std::size_t... Extents>
-constexpr OptionalView<T, Extents...> get(OptionalView<T, Extents...> const& view) {
-    static_assert(i == 0, "gpipe: there is one tensor");
-    return view;
-}
-///@}
 
 } // namespace gpipe
 
 /// @cond
-template <class T, std::size_t... Extents>
-struct std::tuple_size<gpipe::OptionalView<T, Extents...>>
-    : std::integral_constant<std::size_t, 1> {};
-template <class T, std::size_t... Extents>
-struct std::tuple_element<0, gpipe::OptionalView<T, Extents...>> {
-    using type = gpipe::OptionalView<T, Extents...>;
+template <class View>
+    requires gpipe::detail::is_view<View>
+struct std::tuple_size<View> : std::integral_constant<std::size_t, 1> {
 };
-template <class T, std::size_t... Extents>
-struct std::tuple_size<gpipe::TensorView<T, Extents...>> : std::integral_constant<std::size_t, 1> {
-};
-template <class T, std::size_t... Extents>
-struct std::tuple_element<0, gpipe::TensorView<T, Extents...>> {
-    using type = gpipe::TensorView<T, Extents...>;
-};
-template <class T, std::size_t... Extents>
-struct std::tuple_size<gpipe::BatchView<T, Extents...>> : std::integral_constant<std::size_t, 1> {};
-template <class T, std::size_t... Extents>
-struct std::tuple_element<0, gpipe::BatchView<T, Extents...>> {
-    using type = gpipe::BatchView<T, Extents...>;
+template <class View>
+    requires gpipe::detail::is_view<View>
+struct std::tuple_element<0, View> {
+    using type = View;
 };
 /// @endcond
