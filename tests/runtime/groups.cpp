@@ -249,7 +249,6 @@ TEST_CASE("a group of layers or parameters that the chain does not have is refus
         optimizer.groups[1] = group;
         return optimizer;
     };
-    using Linear = toy::Watched<toy::Linear<float, 5, 6>>;
     CHECK_NOTHROW(construct(with({.tensor = 1, .type = gpipe::type_id<Linear>})));
     CHECK_THROWS_WITH_AS(construct(with({.tensor = 2, .type = gpipe::type_id<Linear>})),
                          "gpipe: groups[1] of the optimizer is of nothing: no layer that it is of, "
