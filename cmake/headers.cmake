@@ -216,6 +216,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/check_training.hpp
     include/gpipe/runtime/choices.hpp
     include/gpipe/runtime/chosen_policies.hpp
+    include/gpipe/runtime/compare_plans.hpp
     include/gpipe/runtime/constant_plan.hpp
     include/gpipe/runtime/debug_calls.hpp
     include/gpipe/runtime/device_work.hpp

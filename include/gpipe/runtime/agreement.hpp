@@ -107,12 +107,6 @@ template <class Transport> void require(Transport& transport, bool so, char cons
     for (std::size_t r = 0; r < all.size(); ++r)
         if (all[r] == 0) throw_error<std::invalid_argument>(sentence, r);
 }
-// As the first, of the plans that they have made.
-template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash) {
-    compare(transport, hash,
-            "gpipe: rank %zu has made another plan than rank 0: what is trained, how, on how many "
-            "devices and threads, with which options and seed has to be the same on all ranks");
-}
 
 // How others hear of what a rank throws while it makes its machine: in agree_made(), to which they
 // come; by throwing that, too, for all do what they do together; or by the transport, on which they

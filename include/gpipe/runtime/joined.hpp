@@ -5,6 +5,7 @@
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/channels.hpp>
+#include <gpipe/runtime/compare_plans.hpp>
 #include <gpipe/runtime/rank_commit.hpp>
 #include <gpipe/runtime/rank_table.hpp>
 #include <gpipe/runtime/rank_timeline.hpp>
@@ -117,9 +118,10 @@ class Joined : public Inner {
         transport_->open(channels);
         now(detail::Making::alone);
     }
-    void compare_plans(std::uint64_t hash) {
+    template <class Device>
+    void compare_plans(MachinePlan<Device> const& plan, std::uint64_t tables, std::uint64_t seed) {
         all_made(detail::Making::together);
-        detail::compare_plans(*transport_, hash);
+        detail::compare_plans(*transport_, plan, tables, seed);
     }
     ///@}
 

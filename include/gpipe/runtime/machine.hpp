@@ -19,7 +19,6 @@ namespace gpipe {
 namespace detail {
 
 // Of several ranks: see runtime/agreement.hpp.
-template <class Transport> void compare_plans(Transport& transport, std::uint64_t hash);
 template <class Transport>
 void agree_on_kind(Transport& transport, Tables const& tables, std::uint64_t kind);
 template <class Transport> void refuse_call(Transport& transport, Tables const& tables) noexcept;
@@ -237,7 +236,7 @@ Machine<Device>::Machine(MachineParts<Device> parts)
     make_handles();
     initialize_layers();
     if constexpr (joins_ranks<Device>) // and so all ranks have been made
-        device_.compare_plans(engine_.plan_hash() + 31 * parts.seed);
+        device_.compare_plans(planned_, engine_.plan_hash(), parts.seed);
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);

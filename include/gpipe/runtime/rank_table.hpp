@@ -9,7 +9,6 @@
 #include <gpipe/runtime/table.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -109,22 +108,11 @@ namespace gpipe::detail {
     return own;
 }
 
-// The same of a machine; `hash` then stands for the whole, too.
+// The same of a machine; `hash` then stands for the table of all, too.
 template <class Device>
 StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const& placement,
                    MachinePlan<Device> const& machine, std::uint64_t& hash) {
-    auto const add = [&](auto number) { hash = mixed(hash, std::bit_cast<std::uint64_t>(number)); };
     hash = hash_of(all, machine.plan, lowered.edges, hash);
-    for (LayerInfo const& layer : machine.model.infos) add(layer.unwanted());
-    add(std::uint64_t{machine.samples});
-    add(machine.checks.clip);
-    add(std::uint64_t{machine.checks.finite_gradients});
-    add(static_cast<std::uint64_t>(machine.checks.not_finite));
-    LossScale const& scale = machine.checks.scale;
-    for (double const number :
-         {scale.initial, scale.growth, scale.backoff, scale.least, scale.most})
-        add(number);
-    add(std::uint64_t{scale.interval});
     return rank_table(all, lowered, placement, machine.ranks);
 }
 
