@@ -162,6 +162,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/place_parts.hpp
     include/gpipe/memory/place_values.hpp
     include/gpipe/memory/plan.hpp
+    include/gpipe/memory/tie_holders.hpp
     include/gpipe/memory/usage.hpp
     include/gpipe/memory/value_placer.hpp
     include/gpipe/optimizer/adam.hpp

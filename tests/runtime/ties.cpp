@@ -351,6 +351,56 @@ TEST_CASE_TEMPLATE("an optimizer takes all ends for the first one: rates, decay,
         }
 }
 
+TEST_CASE("each device has them once, with their state: planned, used, and one in memory") {
+    using Train = TrainOf<Net, gpipe::Adam>;
+    using Infers =
+        gpipe::Inference<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>>;
+    constexpr std::size_t tensors_of[] = {2, 2, 0, 2, 1, 0, 1};
+    auto const slots = [](std::size_t elements) {
+        return gpipe::slot_bytes(elements * sizeof(double));
+    };
+    for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{7}})
+        for (bool const frozen : {false, true}) {
+            CAPTURE(cells);
+            CAPTURE(frozen);
+            auto o = options<Train>(cells, 4);
+            if (frozen)
+                for (std::size_t const layer : {0, 1, 3, 4, 6})
+                    o.frozen_parameters.push_back({layer, 0});
+            Train train({}, {}, {}, o);
+            typename Infers::Options chosen;
+            chosen.samples = 9;
+            chosen.cells = cells;
+            chosen.micro_batches = 4;
+            Infers inference(Net{}, chosen);
+            auto const& plan = train.plan();
+            std::size_t all = 0;
+            for (std::size_t d = 0; d < cells; ++d) {
+                // Each tensor is there where its bytes are, which no other of the device has.
+                std::vector<double const*> tensors;
+                std::size_t bytes = 0, learned = 0, gradients = 0;
+                for (std::size_t layer = plan.first[d]; layer < plan.first[d + 1]; ++layer) {
+                    for (std::size_t t = 0; t < tensors_of[layer]; ++t) {
+                        auto const tensor = train.template parameter<double>(layer, t);
+                        bool const learns = !frozen || t > 0;
+                        if (learns) gradients += slots(tensor.size());
+                        if (std::count(tensors.begin(), tensors.end(), tensor.data())) continue;
+                        tensors.push_back(tensor.data());
+                        (learns ? learned : bytes) += slots(tensor.size());
+                    }
+                }
+                CHECK(plan.devices[d].parameters == learned);
+                CHECK(plan.devices[d].optimizer == 2 * learned);
+                CHECK(plan.devices[d].gradients == gradients);
+                CHECK(plan.begin[d].unwanted - plan.begin[d].frozen == bytes);
+                auto const& forward = inference.plan().devices[d];
+                CHECK(forward.parameters + forward.frozen == learned + bytes);
+                all += learned + bytes;
+            }
+            if (cells == 1) CHECK(all == slots(25) + 3 * slots(5) + slots(5));
+        }
+}
+
 TEST_CASE("a summary counts them once, and so does a pipeline") {
     using Train = TrainOf<Net>;
     Train const train({}, {}, {}, options<Train>(3, 4));

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/balance/cell_of.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/exact_sum.hpp>
 #include <gpipe/memory/memory_plan.hpp>
@@ -72,6 +71,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
     plan.begin = Array<DeviceOffsets>(devices);
     plan.stages = staging.state > 0;
     plan.replication = request.replication;
+    if (!shards) plan.holders = tie_holders(chain.ties, first, programs);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
 
@@ -81,18 +81,24 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         DeviceOffsets& begin = plan.begin[d];
         std::size_t at = 0;
         Array<std::size_t> const layers = detail::layers_on(d, first, programs);
-        auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times,
-                                 std::size_t guard = 0) {
+        auto const held = [&](std::size_t layer, bool learned) {
+            return held_slots(chain, plan.holders, layer, learned);
+        };
+        auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times) {
             std::size_t const before = at;
             for (std::size_t const i : layers) {
-                LayerInfo const& layer = chain.layers[i];
                 offsets[i] = at;
-                at += times * layer.learned_slots() + (layer.learns() ? guard : 0);
+                at += times * (chain.layers[i].learned_slots() - held(i, true));
             }
             return at - before;
         };
         bytes.parameters = reserve(plan.parameters, 1);
-        bytes.gradients = reserve(plan.gradients, trains, trains ? request.guard : 0);
+        for (std::size_t const i : layers) {
+            LayerInfo const& layer = chain.layers[i];
+            plan.gradients[i] = at;
+            if (trains) at += layer.learned_slots() + (layer.learns() ? request.guard : 0);
+        }
+        bytes.gradients = at - bytes.parameters;
         bytes.optimizer = reserve(plan.optimizer, shards ? 0 : request.states);
         std::size_t message = 0; // between replicas
         for (std::size_t c = 0; c < cells; ++c) {
@@ -107,7 +113,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         begin.frozen = at;
         for (std::size_t const i : layers) {
             plan.frozen[i] = at;
-            at += chain.layers[i].frozen_slots();
+            at += chain.layers[i].frozen_slots() - held(i, false);
         }
         begin.unwanted = at;
         std::size_t unwanted = 0;

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/place_parts.hpp>
+#include <gpipe/memory/tie_holders.hpp>
 #include <gpipe/plan/pools.hpp>
 #include <gpipe/plan/replication.hpp>
 
@@ -115,6 +116,7 @@ struct MemoryPlan {
     /// The states of a layer's tensors, tensor by tensor; where replicas have parts, those of the
     /// device's tensors.
     Array<std::size_t> optimizer;
+    TieHolders holders; ///< none of replicas that share the optimizer's states
     /// By layer: offset of its buffers, and of its statistics, in the first replica's.
     ///@{
     Array<std::size_t> buffers;

@@ -89,12 +89,12 @@ template <class F, class O> struct CheckHook {
 ///   a tensor, to be changed or looked at, where the host updates (on a GPU there is no such
 ///   place). What it changes gradients() shows.
 ///
-/// It is called once in each step that counts, for each tensor that learns: of tied ones for every
-/// end, as the first; where replicas have parts of the state (shard::OptimizerState) by each with
-/// its part, else by each for all; by the threads of several devices at once; not by
-/// compute_gradients(). It is copied as O is: what it counts or writes it has a pointer to.
-/// Hooked<Grouped<O>, F> is told of a tensor as it is, Grouped<Hooked<O, F>> with its shares of
-/// rate and decay.
+/// It is called once in each step that counts, for each tensor that learns: of tied ones on every
+/// device that has them, as the first; where replicas have parts of the state
+/// (shard::OptimizerState) by each with its part, else by each for all; by the threads of several
+/// devices at once; not by compute_gradients(). It is copied as O is: what it counts or writes it
+/// has a pointer to. Hooked<Grouped<O>, F> is told of a tensor as it is, Grouped<Hooked<O, F>> with
+/// its shares of rate and decay.
 template <class O, class F> struct Hooked : O {
     static_assert(CheckHook<F, O>::ok() || true);    // one error, not two
     static constexpr std::size_t states = O::states; ///< those of O

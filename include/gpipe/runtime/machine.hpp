@@ -179,7 +179,8 @@ template <DeviceRuntime Device> class Machine {
                                        i, count);
             GroupSizes const& sizes = parts.info.parameters;
             for (std::size_t t = 0; t < sizes.count; ++t)
-                copy(memory.parameters[t], sizes.find(values.data(), t), sizes.bytes[t]);
+                if (!is_held(model().ties, plan().holders, i, t))
+                    copy(memory.parameters[t], sizes.find(values.data(), t), sizes.bytes[t]);
             copy(memory.buffers.buffers, buffers.data(), buffers.size());
         }
         engine_.tied().spread();

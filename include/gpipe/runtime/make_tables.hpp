@@ -12,13 +12,15 @@ namespace gpipe {
 namespace detail {
 
 // Where the tensors of a layer lie: `learned` those that are trained, one behind the other, and
-// `frozen` the others. Returns where the table of them ends that begins at `to`.
-[[gnu::cold]] GPIPE_INLINE std::byte** put_tensors(LayerInfo const& layer, std::byte* learned,
-                                                   std::byte* frozen, std::byte** to) {
+// `frozen` the others; for those that are held elsewhere there is no room. Returns where the table
+// of them ends that begins at `to`.
+template <class Held>
+std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* frozen,
+                        std::byte** to, Held held) {
     for (std::size_t t = 0; t < layer.parameters.count; ++t) {
         std::byte*& at = layer.learns(t) ? learned : frozen;
         *to++ = at;
-        at += slot_bytes(layer.parameters.bytes[t]);
+        if (!held(t)) at += slot_bytes(layer.parameters.bytes[t]);
     }
     return to;
 }
@@ -44,10 +46,18 @@ namespace detail {
             LayerMemory& layer = tables.layers[i];
             layer.parameters = next;
             layer.gradients = next =
-                put_tensors(info, arena + plan.parameters[i], arena + plan.frozen[i], next);
+                put_tensors(info, arena + plan.parameters[i], arena + plan.frozen[i], next,
+                            [&](std::size_t t) { return is_held(model.ties, plan.holders, i, t); });
             next = put_tensors(info, arena + plan.gradients[i], arena + plan.begin[device].unwanted,
-                               next);
+                               next, [](std::size_t) { return false; });
         }
+    }
+    for (std::size_t e = 0; e < plan.holders.size(); ++e) {
+        TiedTensor const &end = model.ties[e], &holder = model.ties[plan.holders[e]];
+        std::byte* const* const own = tables.layers[end.layer].parameters;
+        if (own) // of this rank
+            tables.tensors[own - tables.tensors.data() + end.tensor] =
+                tables.layers[holder.layer].parameters[holder.tensor];
     }
     tables.layer_names[count] = model.loss.name;
 }
@@ -76,9 +86,10 @@ namespace detail {
         for (std::size_t t = 0; t < specs.count; ++t) {
             if (!model.infos[layer].learns(t)) continue;
             UpdateSpec const& spec = specs.first[t];
+            bool const held = is_held(model.ties, plan.holders, layer, t);
             UpdateRow& update = tables.updates[at++];
             if (own) { // else another rank's: that there is one
-                update.update = spec.update;
+                if (!held) update.update = spec.update;
                 update.squares = spec.squares;
                 update.add = spec.add;
                 update.parameter = row.parameters[t];
@@ -91,7 +102,7 @@ namespace detail {
             update.number = static_cast<std::uint32_t>(t);
             update.type = type_number(model.infos[layer].name);
             update.states = static_cast<std::uint32_t>(model.states);
-            offset += spec.bytes;
+            if (!held) offset += spec.bytes;
         }
     };
     for (std::size_t d = 0; d < devices; ++d) {
@@ -114,6 +125,7 @@ namespace detail {
     Array<bool> repeats(tensors);
     std::size_t const ends = model.ties.size();
     tables.tied = Array<std::uint32_t>(ends);
+    tables.holders = Array<std::uint32_t>(ends);
     tables.ties = Array<Tables::Tie>(ends > 0 ? model.ties[ends - 1].tie + 1 : 0);
     for (std::size_t i = 0; i < ends; ++i) {
         TiedTensor const& end = model.ties[i];
@@ -122,6 +134,7 @@ namespace detail {
         tie.last = i + 1;
         bool const learns = model.infos[end.layer].learns(end.tensor);
         tables.tied[i] = learns ? row_of(end.layer, end.tensor) : Tables::no_row;
+        tables.holders[i] = tables.tied[plan.holders.empty() ? i : plan.holders[i]];
         if (end.is_first || !learns) continue;
         UpdateRow& row = tables.updates[tables.tied[i]];
         repeats[tables.tied[i]] = true;
@@ -131,6 +144,7 @@ namespace detail {
         row.layer = first.layer;
         row.number = first.number;
         row.type = first.type;
+        row.state = tables.updates[tables.holders[i]].state;
     }
     tables.order = Array<std::uint32_t>(
         tensors - static_cast<std::size_t>(std::count(repeats.begin(), repeats.end(), true)));

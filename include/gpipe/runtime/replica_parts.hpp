@@ -19,8 +19,9 @@ namespace gpipe {
 /// Which replica adds up, and where state is sharded updates, which of a cell's parameters, and
 /// where that lies: all that replicas exchange. Of cells of other ranks there are sizes alone.
 struct ReplicaParts {
-    /// Where a part begins, in bytes from the first of a device's parameters, and gradients: where
-    /// calls are looked at there is something behind those of each layer.
+    /// Where a part begins, in bytes from the first of a device's parameters (as if each end of a
+    /// tie had its own, and where state is sharded it has), and gradients: where calls are looked
+    /// at there is something behind those of each layer.
     struct Begin {
         std::size_t parameter = 0; ///< from the first of them
         std::size_t gradient = 0;  ///< likewise
@@ -51,21 +52,18 @@ struct ReplicaParts {
 
 namespace detail {
 
-// Where the parts of a cell begin. `updates`: the rows of its device's parameters, which lie at
-// `parameters`, with gradients at `gradients`.
+// Where the parts of a cell begin. `updates`: the rows of its device's parameters, `at`: where each
+// begins, as ReplicaParts::Begin counts, with gradients at `gradients`.
 [[gnu::cold]] GPIPE_INLINE void add_parts(ReplicaParts& parts, std::size_t cell, std::size_t bytes,
-                                          Array<UpdateRow> const& updates, std::byte* parameters,
-                                          std::byte* gradients) {
+                                          Array<UpdateRow> const& updates,
+                                          Array<std::size_t> const& at, std::byte* gradients) {
     std::size_t row = parts.first_row[cell];
-    auto const at = [&](std::size_t r) {
-        return static_cast<std::size_t>(updates[r].parameter - parameters);
-    };
-    std::size_t const first = at(row), count = parts.replication.count;
+    std::size_t const first = at[row], count = parts.replication.count;
     for (std::size_t r = 0; r <= count; ++r) {
         std::size_t const begin = first + parts.replication.begin(bytes, r);
-        while (row + 1 < parts.last_row[cell] && at(row + 1) <= begin) ++row;
+        while (row + 1 < parts.last_row[cell] && at[row + 1] <= begin) ++row;
         parts.begin[cell * (count + 1) + r] = {
-            begin, static_cast<std::size_t>(updates[row].gradient - gradients) + begin - at(row)};
+            begin, static_cast<std::size_t>(updates[row].gradient - gradients) + begin - at[row]};
     }
 }
 
@@ -105,8 +103,10 @@ namespace detail {
     // Of a tied tensor one end counts.
     for (UpdateRow& part : parts.rows) part.squares = nullptr;
     for (std::uint32_t const row : order) parts.rows[row].squares = updates[row].squares;
+    Array<std::size_t> at(updates.size());
     std::size_t row = 0;
     for (std::size_t d = 0; d < devices; ++d) {
+        std::size_t next = 0;
         bool const own = ranks.own(d);
         std::byte* const gradients = own ? arenas[d] + plan.devices[d].parameters : nullptr;
         std::byte* states = own ? gradients + plan.devices[d].gradients : nullptr;
@@ -121,10 +121,14 @@ namespace detail {
             parts.message[d] = std::max(parts.message[d], parts.replication.message(bytes));
             parts.first_row[c] = row;
             for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
-                row += model.infos[i].learned_tensors();
+                for (std::size_t t = 0; t < model.infos[i].parameters.count; ++t) {
+                    if (!model.infos[i].learns(t)) continue;
+                    at[row++] = next;
+                    next += slot_bytes(model.infos[i].parameters.bytes[t]);
+                }
             parts.last_row[c] = row;
             if (!own || bytes == 0) continue;
-            add_parts(parts, c, bytes, updates, arenas[d], gradients);
+            add_parts(parts, c, bytes, updates, at, gradients);
             ReplicaParts::Begin const* const part = &parts.at(c, ranks.replica);
             for (std::size_t i = parts.first_row[c]; i < row; ++i) {
                 UpdateRow const& whole = updates[i];
@@ -135,8 +139,8 @@ namespace detail {
                         whole.number, whole.layer);
                 parts.element[i] =
                     model.infos[whole.layer].parameters.bytes[whole.number] / whole.elements;
-                take_part(parts.rows[i], static_cast<std::size_t>(whole.parameter - arenas[d]),
-                          parts.element[i], part, parts.replication.shards ? states : nullptr);
+                take_part(parts.rows[i], at[i], parts.element[i], part,
+                          parts.replication.shards ? states : nullptr);
             }
             states += model.states * parts.replication.most(bytes);
         }

@@ -270,12 +270,14 @@ template <DeviceRuntime Device> class StepEnd {
                     [this, &run, call, last = tables_.updates_at[d + 1]](UpdateRow const& row,
                                                                          std::size_t i) {
                         std::size_t const count = alike(row, &UpdateRow::update, last - i);
+                        if (!row.update) return count;               // has none of its own
                         if (immediate && run.failed()) return count; // gradients may be missing
                         if (row.update(call, &row, count) &&
                             !run.updated.load(std::memory_order_relaxed))
                             run.updated.store(true, std::memory_order_relaxed);
                         return count;
                     });
+        copy_to_held_ends(device_, tables_, d, stream);
     }
 
     void fail(Run& run, FailureOf of, std::size_t i, std::exception_ptr error) noexcept {

@@ -62,7 +62,8 @@ struct Tables {
     BufferRows buffers;                  ///< of layers that have any
     Array<std::uint32_t> order; ///< of `updates`, in which the chain has them; tied ones once
     Array<std::uint32_t> tied; ///< of `updates`, as Model::ties has the ends; no_row of frozen ones
-    Array<Tie> ties;           ///< whose ends they are
+    Array<std::uint32_t> holders; ///< likewise: of the end that has the parameter and its state
+    Array<Tie> ties;              ///< whose ends they are
     /// Where the sums of the squares of all gradients are found on the last device, where it cannot
     /// read the host's memory; and `order`, likewise.
     double* all_squares = nullptr;

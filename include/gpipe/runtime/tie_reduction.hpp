@@ -18,8 +18,8 @@ template <class End, class Device> class TieReduction {
           tie_(tables.ties[step.calls]), first_(tables.tied[tie_.first]),
           sum_(tables.updates[first_].gradient) {}
 
-    // Adds them to that of the first end, in order, and copies the sum to all. Of an end on another
-    // rank its gradient comes, and the sum goes, as a message.
+    // Adds them to that of the first end, in order, and copies the sum to all that have a
+    // parameter. Of an end on another rank its gradient comes, and the sum goes, as a message.
     void reduce() {
         each_other([&](std::size_t end, std::byte* other) {
             if constexpr (joins_ranks<Device>)
@@ -30,6 +30,7 @@ template <class End, class Device> class TieReduction {
             add(brought(end, other));
         });
         each_other([&](std::size_t end, std::byte* other) {
+            if (tables_.holders[end] != tables_.tied[end]) return; // see copy_to_held_ends()
             if constexpr (joins_ranks<Device>) {
                 std::size_t const back = channel(end) + 1;
                 if (sum_ && !other) end_.send(run_, step_.stream, back, sum_, tie_.bytes);
@@ -77,5 +78,18 @@ template <class End, class Device> class TieReduction {
     std::uint32_t first_;
     std::byte* sum_;
 };
+
+// Behind the updates of a device: the gradients of ends that have no parameter of their own become
+// what the optimizer has left of those of the ends that have it.
+template <class Device>
+void copy_to_held_ends(Device& device, Tables const& tables, std::size_t d, std::size_t stream) {
+    for (Tables::Tie const& tie : tables.ties)
+        for (std::size_t end = tie.first; end < tie.last && tables.learns(tie); ++end) {
+            std::uint32_t const row = tables.tied[end], holder = tables.holders[end];
+            if (row != holder && tables.has_row(d, row))
+                device.copy(stream, tables.updates[row].gradient, tables.updates[holder].gradient,
+                            tie.bytes);
+        }
+}
 
 } // namespace gpipe::detail

@@ -73,7 +73,7 @@ template <DeviceRuntime Device> class TiedParameters {
         };
         for (std::size_t i = tie.first; i < tie.last; ++i) {
             std::byte* const to = parameter(i);
-            if (i == from || !to || !written) continue; // on another rank
+            if (!to || !written || to == written) continue; // on another rank, or one memory
             arenas_.copy(to, written, tie.bytes);
             if (std::byte* const states = state(i)) // else frozen, or sharded, and alike
                 arenas_.copy(states, state(from), model_.states * slot_bytes(tie.bytes));

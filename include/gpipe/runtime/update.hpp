@@ -22,7 +22,8 @@ using AddFunction = void (*)(AddCall const&, UpdateRow const&);
 ///@}
 
 /// One parameter tensor with its gradient and optimizer state, as the engine updates it. Of a tied
-/// one every end is a row, and names the first.
+/// one every end is a row, and names the first; the first on a device has the parameter, and its
+/// state, which the others there point to and do not update.
 struct UpdateRow {
     UpdateFunction update = nullptr;   ///< by the optimizer
     SquaresFunction squares = nullptr; ///< of the gradient
