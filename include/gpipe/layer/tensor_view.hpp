@@ -1,14 +1,33 @@
 #pragma once
 
+#include <gpipe/core/error.hpp>
 #include <gpipe/layer/tensor.hpp>
 
 #include <cstddef>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
+
+/// @file
+/// Views of tensors. Where GPIPE_CHECK_INDICES is defined, in all of a program's files (CMake:
+/// -DGPIPE_CHECK_INDICES=ON), an index that is not below its extent, of an absent tensor any,
+/// throws std::out_of_range on the host: in a layer's function that is an error of the step with
+/// its place. What data(), begin() and end() point to is not looked at.
 
 namespace gpipe {
 
 namespace detail {
+
+template <class Index>
+[[gnu::always_inline]] constexpr std::size_t checked(Index index,
+                                                     [[maybe_unused]] std::size_t extent) {
+#if defined GPIPE_CHECK_INDICES && !defined __CUDA_ARCH__
+    if (static_cast<std::size_t>(index) >= extent)
+        throw_error<std::out_of_range>("gpipe: a view is asked for index %lld of an extent of %zu",
+                                       static_cast<long long>(index), extent);
+#endif
+    return static_cast<std::size_t>(index);
+}
 
 // For its sentence alone.
 template <class Other> struct NoElements {
@@ -44,7 +63,7 @@ template <class T, std::size_t... Extents> class TensorView {
     static constexpr std::size_t size() { return (std::size_t{1} * ... * Extents); }
     constexpr T* begin() const { return data_; }
     constexpr T* end() const { return data_ + size(); }
-    constexpr T& operator[](std::size_t i) const { return data_[i]; }
+    constexpr T& operator[](std::size_t i) const { return data_[detail::checked(i, size())]; }
     ///@}
     /// The extent at place `index`.
     template <std::size_t index> static constexpr std::size_t extent() {
@@ -56,7 +75,7 @@ template <class T, std::size_t... Extents> class TensorView {
         requires(sizeof...(Indices) == sizeof...(Extents))
     constexpr T& operator()(Indices... indices) const {
         std::size_t offset = 0;
-        ((offset = offset * Extents + static_cast<std::size_t>(indices)), ...);
+        ((offset = offset * Extents + detail::checked(indices, Extents)), ...);
         return data_[offset];
     }
 
@@ -91,14 +110,14 @@ template <class T, std::size_t... Extents> class BatchView {
     constexpr T* end() const { return data_ + size(); }                      ///< likewise
     /// One of the samples.
     constexpr Sample operator[](std::size_t sample) const {
-        return Sample{data_ + sample * Sample::size()};
+        return Sample{data_ + detail::checked(sample, samples_) * Sample::size()};
     }
     /// Element (i, ...) of a sample.
     template <class... Indices>
         requires(sizeof...(Indices) == sizeof...(Extents))
     constexpr T& operator()(std::size_t sample, Indices... indices) const {
-        std::size_t offset = sample;
-        ((offset = offset * Extents + static_cast<std::size_t>(indices)), ...);
+        std::size_t offset = detail::checked(sample, samples_);
+        ((offset = offset * Extents + detail::checked(indices, Extents)), ...);
         return data_[offset];
     }
 
