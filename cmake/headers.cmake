@@ -336,6 +336,7 @@ set(GPIPE_HEADERS
     include/gpipe/state/load.hpp
     include/gpipe/state/pending_save.hpp
     include/gpipe/state/rank_loss.hpp
+    include/gpipe/state/read_plan.hpp
     include/gpipe/state/safetensors.hpp
     include/gpipe/state/save.hpp
     include/gpipe/state/shards.hpp
@@ -345,6 +346,7 @@ set(GPIPE_HEADERS
     include/gpipe/state/state_inline.hpp
     include/gpipe/state/tensor_names.hpp
     include/gpipe/state/training_state.hpp
+    include/gpipe/state/widen.hpp
     include/gpipe/trace/chrome.hpp
     include/gpipe/trace/compare.hpp
     include/gpipe/trace/nvtx.hpp

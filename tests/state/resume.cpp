@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -492,6 +493,19 @@ TEST_CASE("only and except load some tensors by name, and leave all else as it i
               }),
               "it has no gpipe."));
     CHECK(has(error_of([&] { gpipe::load(to.train, folder / "foreign"); }), "it has no gpipe."));
+    // With '*' or '?' a whole name is meant; and who loads nothing is told so.
+    CHECK(
+        has(error_of([&] { gpipe::load(to.train, folder / "foreign", {.only = {"layer.?000."}}); }),
+            "no tensor is called \"layer.?000.\": with '*' or '?' that is a whole name, as "
+            "\"layer.?000.*\""));
+    CHECK(has(error_of([&] {
+                  gpipe::load(to.train, folder / "foreign",
+                              {.only = {"layer.0000.1"}, .except = {"layer.0000."}});
+              }),
+              "of what it has, LoadOptions leave nothing to be loaded"));
+    folder.write("archive", std::string("PK\3\4 and so on", 14));
+    CHECK(has(error_of([&] { gpipe::load(to.train, folder / "archive"); }),
+              "a zip archive, as torch.save() writes them"));
 }
 
 TEST_CASE(
@@ -723,6 +737,87 @@ TEST_CASE_TEMPLATE("a tensor's steps are those that its optimizer state has seen
                 CHECK(values(*again, layer) == values(*thawed, layer));
         }
     }
+}
+
+TEST_CASE("files of others: how many steps their optimizer state has seen has to be said") {
+    Folder const folder;
+    auto const make = [] { return two<gpipe::shard::Nothing>(1, 1, false); };
+    auto const own = make();
+    steps(*own, 60);
+    gpipe::save(*own, folder / "own");
+    // The same tensors, and nothing of ours beside them.
+    gpipe::detail::StateFile const file(folder / "own");
+    std::string data(file.header.tensors.back().end, 0);
+    file.file.read_at(file.header.data_at, std::as_writable_bytes(std::span(data)));
+    folder.write("others", gpipe::safetensors::file_begin(file.header.tensors, {}) + data);
+
+    auto const there = make();
+    std::string const said = error_of([&] {
+        gpipe::load(*there, folder / "others", {.only = {"layer.", "optimizer."}});
+    });
+    for (char const* tensor : {"layer.0000.0", "layer.0000.1", "layer.0001.0", "layer.0001.1"})
+        CHECK(has(said, std::string("\n  optimizer state of ") + tensor +
+                            ": nobody says how many steps it has seen, see "
+                            "LoadOptions::state_steps"));
+    CHECK(values(*there, 0) == values(*make(), 0)); // nothing is loaded
+    gpipe::load(*there, folder / "others", {.only = {"layer.", "optimizer."}, .state_steps = 60});
+    CHECK(there->steps() == 0);
+    steps(*own, 5);
+    steps(*there, 5);
+    for (std::size_t const layer : {0u, 1u}) CHECK(values(*there, layer) == values(*own, layer));
+    // Parameters alone say nothing of that; a file that does is not contradicted.
+    gpipe::load(*make(), folder / "others", {.only = {"layer."}});
+    CHECK(has(error_of([&] { gpipe::load(*make(), folder / "own", {.state_steps = 60}); }),
+              "LoadOptions::state_steps is given, and the file says how many"));
+}
+
+TEST_CASE("narrower numbers of others become those that are here, every one of them") {
+    using gpipe::Dtype;
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+        auto const half = static_cast<std::uint16_t>(bits);
+        auto const of = [&](Dtype from) {
+            double wide;
+            float single;
+            auto const at = reinterpret_cast<std::byte const*>(&half);
+            gpipe::detail::widen(from, at, 1, Dtype::F64, reinterpret_cast<std::byte*>(&wide));
+            gpipe::detail::widen(from, at, 1, Dtype::F32, reinterpret_cast<std::byte*>(&single));
+            REQUIRE((wide == double(single) || (wide != wide && single != single)));
+            return wide;
+        };
+        float const upper = std::bit_cast<float>(bits << 16);
+        bool const sign = bits >> 15;
+        std::uint64_t const exponent = bits >> 10 & 31, fraction = bits & 1023;
+        double const brain = of(Dtype::BF16), ieee = of(Dtype::F16);
+        REQUIRE((brain == double(upper) || (brain != brain && upper != upper)));
+        REQUIRE((ieee != ieee || std::signbit(ieee) == sign));
+        if (exponent == 31)
+            REQUIRE((fraction == 0 ? std::isinf(ieee) : std::isnan(ieee)));
+        else // in units of the smallest
+            REQUIRE(std::abs(ieee) * 0x1p24 ==
+                    double(exponent ? (1024 + fraction) << (exponent - 1) : fraction));
+    }
+    float const third = 1.0f / 3;
+    double wide = 0;
+    gpipe::detail::widen(Dtype::F32, reinterpret_cast<std::byte const*>(&third), 1, Dtype::F64,
+                         reinterpret_cast<std::byte*>(&wide));
+    CHECK(wide == double(third));
+
+    Folder const folder;
+    auto const write = [&](Dtype dtype, std::string const& data) {
+        folder.write("others", gpipe::safetensors::file_begin(
+                                   {{"layer.0000.1", dtype, {6}, 0, data.size()}}, {}) +
+                                   data);
+    };
+    auto const load = [&](auto& train) {
+        gpipe::load(train, folder / "others", {.only = {"layer.0000.1"}});
+    };
+    Small<First> single;
+    write(Dtype::BF16, std::string("\x80\x3f\x00\x40\x40\x40\x80\x40\xa0\x40\xc0\x40", 12));
+    load(single.train);
+    for (std::size_t i = 0; i < 6; ++i)
+        CHECK(single.train.parameter<float>(0, 1)[i] == float(i + 1));
+    write(Dtype::F64, std::string(48, 0)); // no wider one becomes a narrower
+    CHECK(has(error_of([&] { load(single.train); }), "layer.0000.1 is F64[6], not F32[6]"));
 }
 
 TEST_CASE("steps of a state that are none are refused") {

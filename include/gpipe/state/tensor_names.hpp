@@ -3,6 +3,7 @@
 #include <gpipe/core/version.hpp>
 #include <gpipe/state/state_inline.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -48,7 +49,13 @@ class NameFilter {
     /// Whether this name is taken; notes which patterns mean it.
     bool takes(std::string_view name) {
         bool const among = any(only_, name) || only_.empty();
+        names_.emplace_back(name);
         return !any(except_, name) && among;
+    }
+    /// Whether one of the names that were asked for begins as a pattern means.
+    bool begins_one(std::string const& pattern) const {
+        return std::any_of(names_.begin(), names_.end(),
+                           [&](std::string const& name) { return matches(pattern + '*', name); });
     }
     /// Whether there is no pattern.
     bool takes_all() const { return only_.empty() && except_.empty(); }
@@ -71,6 +78,7 @@ class NameFilter {
     }
 
     Patterns only_, except_;
+    std::vector<std::string> names_;
 };
 
 } // namespace gpipe

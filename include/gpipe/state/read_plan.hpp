@@ -1,0 +1,184 @@
+#pragma once
+
+#include <gpipe/state/state_files.hpp>
+#include <gpipe/state/state_inline.hpp>
+#include <gpipe/state/tensor_names.hpp>
+#include <gpipe/state/training_state.hpp>
+#include <gpipe/state/widen.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpipe {
+
+/// Which of a saved state is loaded. Each entry is the begin of names, as "layer.0017.", or, with
+/// '*' for any text and '?' for any character, a whole name, as "*.weight".
+/// One that fits no tensor's name is an error.
+struct LoadOptions {
+    std::vector<std::string> only{};   ///< if any, no other tensors
+    std::vector<std::string> except{}; ///< not these
+    /// Whether a layer whose type has another name is an error, and another optimizer: where
+    /// nothing is left out by `only` or `except`.
+    bool types = true;
+    /// Whether step number, seed and loss scale are loaded, too, where `only` or `except` leave
+    /// anything out. An optimizer counts each tensor's own steps (UpdateContext::step), those that
+    /// its state has seen, whatever is loaded.
+    bool steps = false;
+    /// How many steps optimizer state has seen, of a file that does not say: of somebody else, who
+    /// gave its tensors our names. Without it such state is an error.
+    std::optional<std::uint64_t> state_steps{};
+};
+
+namespace detail {
+
+// What is to be read, and where to; or one error with everything that does not fit.
+struct ReadPlan {
+    struct Range {
+        StateFile const* file = nullptr;
+        std::uint64_t at = 0; // in the file
+        std::uint64_t bytes = 0;
+        std::byte* memory = nullptr;
+        Dtype from{}, to{}; // others than that, see widens()
+    };
+    std::vector<Range> ranges;
+    std::uint64_t bytes = 0;
+    // By TrainingState::learned, whose optimizer state is read: the steps that it has seen.
+    std::vector<std::optional<std::uint64_t>> ages{};
+
+    // Of elements of that type, which lie in pieces, one behind the other.
+    void add(OwnPart const& own, Dtype dtype, std::vector<SavedPiece> const& pieces) {
+        for (SavedPiece const& piece : pieces) {
+            std::size_t const size = info(piece.entry->dtype).bytes;
+            std::uint64_t const begin = std::max(own.first, piece.first);
+            std::uint64_t const end =
+                std::min(own.first + own.count, piece.first + piece.entry->bytes() / size);
+            if (begin >= end) continue;
+            ranges.push_back(
+                {piece.file,
+                 piece.file->header.data_at + piece.entry->begin + (begin - piece.first) * size,
+                 (end - begin) * size, own.memory + (begin - own.first) * info(dtype).bytes,
+                 piece.entry->dtype, dtype});
+            bytes += ranges.back().bytes;
+        }
+    }
+};
+
+// What of a tensor is other than it should be; nothing if that is empty. `foreign`: it is
+// somebody else's, whose numbers may be of a narrower type.
+GPIPE_STATE_INLINE std::string misfit(safetensors::Entry const& here,
+                                      std::vector<SavedPiece> const& pieces, bool foreign) {
+    auto const wanted = ", not " + described(here.dtype, here.shape);
+    safetensors::Entry const& entry = *pieces[0].entry;
+    if (pieces.size() > 1 && pieces[0].whole) return here.name + " is there twice";
+    if (pieces[0].whole)
+        return (entry.dtype == here.dtype || (foreign && widens(entry.dtype, here.dtype))) &&
+                       entry.shape == here.shape
+                   ? ""
+                   : here.name + " is " + described(entry.dtype, entry.shape) + wanted;
+    std::uint64_t end = 0;
+    bool fits = true;
+    for (SavedPiece const& piece : pieces) {
+        fits = fits && piece.entry->dtype == here.dtype && !piece.whole && piece.first == end;
+        end += piece.entry->shape[0];
+    }
+    return fits && end == safetensors::elements_of(here)
+               ? ""
+               : "the parts of " + here.name + " are" + wanted;
+}
+
+// `steps`: of the saved state.
+GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
+                                      LoadOptions const& options, std::uint64_t steps) {
+    StateFile const& saved = files.first();
+    bool const foreign = !saved.header.metadata.count("gpipe.format");
+    NameFilter filter(options.only, options.except);
+    ReadPlan plan;
+    std::string problems;
+    std::map<std::string_view, std::vector<SavedPiece> const*> there;
+    for (auto const& [name, pieces] : files.pieces())
+        if (filter.takes(name) && !(state.infers && name.rfind("optimizer.", 0) == 0))
+            there[name] = &pieces;
+    std::vector<std::vector<SavedPiece> const*> found(state.tensors.size()); // by tensor
+    for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+        safetensors::Entry const& here = state.tensors[i];
+        if (!filter.takes(here.name)) continue;
+        auto const at = there.find(here.name);
+        if (at == there.end()) {
+            problems += "\n  missing: " + here.name + ' ' + described(here.dtype, here.shape);
+            continue;
+        }
+        if (std::string const what = misfit(here, *at->second, foreign); !what.empty())
+            problems += "\n  " + what;
+        else
+            found[i] = at->second;
+        there.erase(at);
+    }
+    for (OwnPart const& own : state.own)
+        if (found[own.tensor]) plan.add(own, state.tensors[own.tensor].dtype, *found[own.tensor]);
+    auto const begun = saved.begun();
+    for (LearnedTensor const& one : state.learned) {
+        auto const first = found.begin() + static_cast<std::ptrdiff_t>(one.tensor) + 1;
+        auto const last = first + static_cast<std::ptrdiff_t>(one.states);
+        auto const of = begun.find(state.tensors[one.tensor].name);
+        plan.ages.emplace_back();
+        if (first == last || std::find(first, last, nullptr) != last)
+            continue; // it stays as old as it is
+        if (foreign && !options.state_steps) {
+            problems += "\n  optimizer state of " + state.tensors[one.tensor].name +
+                        ": nobody says how many steps it has seen, see LoadOptions::state_steps";
+            continue;
+        }
+        std::uint64_t const age =
+            foreign ? *options.state_steps : steps - (of == begun.end() ? 0 : of->second);
+        if (age > most_steps)
+            saved.refuse(": an optimizer state of " + in_quotes(state.tensors[one.tensor].name) +
+                         " that has seen " + std::to_string(age) + " steps is none");
+        plan.ages.back() = age;
+    }
+    for (auto const& [name, pieces] : there)
+        problems += "\n  unexpected: " + in_quotes(name) + ' ' +
+                    described((*pieces)[0].entry->dtype, (*pieces)[0].entry->shape);
+    for (std::string const& pattern : filter.unused())
+        problems += "\n  no tensor is called " + in_quotes(pattern) +
+                    (filter.begins_one(pattern)
+                         ? ": with '*' or '?' that is a whole name, as " + in_quotes(pattern + '*')
+                         : "");
+    if (!filter.takes_all() && std::count(found.begin(), found.end(), nullptr) ==
+                                   static_cast<std::ptrdiff_t>(found.size()))
+        problems += "\n  of what it has, LoadOptions leave nothing to be loaded";
+    if (options.state_steps && !foreign)
+        problems += "\n  LoadOptions::state_steps is given, and the file says how many";
+    if (filter.takes_all() && options.types) {
+        std::string const& layers = saved.own("gpipe.layers");
+        std::size_t at = 0, i = 0;
+        for (; at < layers.size(); ++i) {
+            std::size_t const end = std::min(layers.find('\n', at), layers.size());
+            std::string const layer = layers.substr(at, end - at);
+            at = end + 1;
+            if (i < state.layers.size() && layer != state.layers[i])
+                problems += "\n  layer " + std::to_string(i) + " was " + in_quotes(layer) +
+                            ", not " + in_quotes(state.layers[i]);
+        }
+        if (i != state.layers.size())
+            problems += "\n  it had " + std::to_string(i) + " layers, not " +
+                        std::to_string(state.layers.size());
+        // (Grouped<O> of any O was called "Grouped" until 2026-11.)
+        std::string const optimizer = saved.own("gpipe.optimizer");
+        if (!state.infers && optimizer != state.optimizer && optimizer != "Grouped")
+            problems += "\n  its optimizer was " + in_quotes(optimizer) + ", not " +
+                        in_quotes(state.optimizer);
+    }
+    if (!problems.empty())
+        saved.refuse(" does not fit this " +
+                     std::string(state.infers ? "inference:" : "training:") + problems);
+    return plan;
+}
+
+} // namespace detail
+} // namespace gpipe
