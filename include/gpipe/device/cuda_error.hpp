@@ -4,8 +4,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace gpipe::cuda {
 
@@ -60,6 +62,13 @@ namespace detail {
 inline void forget(cudaError_t status) noexcept {
     if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
 }
+
+/// What owns a handle, or memory, that this function of CUDA gives back.
+template <auto destroy> struct Destroys {
+    template <class T> void operator()(T* owned) const noexcept { forget(destroy(owned)); }
+};
+template <class Handle, auto destroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroys<destroy>>;
 
 } // namespace detail
 

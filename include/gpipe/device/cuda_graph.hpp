@@ -132,29 +132,18 @@ inline bool is_spoilt_capture(std::exception_ptr const& error) {
     }
 }
 
-/// Work that can be launched again and again. Default constructed, it is none.
+/// Work that can be launched again and again. Default constructed, it is none. Where it goes, it
+/// must not run any more.
 class Graph {
   public:
-    Graph() = default;
-    ///@{
-    Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
-    Graph& operator=(Graph&& other) noexcept {
-        std::swap(executable_, other.executable_);
-        return *this;
-    }
-    /// It must not run any more.
-    ~Graph() {
-        if (executable_) detail::forget(cudaGraphExecDestroy(executable_));
-    }
-
     /// Puts all of it on a stream.
     void launch(StreamRef stream) const {
-        check("cudaGraphLaunch", cudaGraphLaunch(executable_, stream.get()));
+        check("cudaGraphLaunch", cudaGraphLaunch(executable_.get(), stream.get()));
     }
 
   private:
     friend class Capture;
-    cudaGraphExec_t executable_ = nullptr;
+    detail::Owned<cudaGraphExec_t, cudaGraphExecDestroy> executable_;
 };
 
 /// From here on nothing that is put on a stream, and on those that come to wait for it, runs: it is
@@ -188,11 +177,12 @@ class Capture {
             throw CannotCapture("cudaStreamEndCapture", status);
         }
         check("cudaStreamEndCapture", status);
-        Graph result;
-        cudaError_t const made = cudaGraphInstantiate(&result.executable_, graph, 0);
-        if (made != cudaSuccess) result.executable_ = nullptr;
+        cudaGraphExec_t executable = nullptr;
+        cudaError_t const made = cudaGraphInstantiate(&executable, graph, 0);
         detail::forget(cudaGraphDestroy(graph));
         check("cudaGraphInstantiate", made);
+        Graph result;
+        result.executable_.reset(executable);
         return result;
     }
 

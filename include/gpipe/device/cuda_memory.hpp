@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
+#include <memory>
 
 namespace gpipe::cuda {
 
@@ -36,49 +36,36 @@ class Buffer {
   public:
     Buffer() = default;
     /// Throws Error where the GPU has no room for it, with how much it has. Waits until it is zero.
-    Buffer(int device, std::size_t bytes) : device_(device) {
+    Buffer(int device, std::size_t bytes) : data_(nullptr, {device}), size_(bytes) {
         if (bytes == 0) return;
         DeviceGuard const guard(device);
         Stream const stream(device);
-        Buffer fresh;
-        fresh.device_ = device;
-        fresh.data_ = static_cast<std::byte*>(detail::allocated(device, bytes));
-        check("cudaMemsetAsync", cudaMemsetAsync(fresh.data_, 0, bytes, stream.get()));
+        data_.reset(static_cast<std::byte*>(detail::allocated(device, bytes)));
+        check("cudaMemsetAsync", cudaMemsetAsync(data(), 0, bytes, stream.get()));
         stream.synchronize();
-        fresh.size_ = bytes;
-        *this = std::move(fresh);
-    }
-    /// What is moved from is empty.
-    Buffer(Buffer&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)),
-          device_(other.device_) {}
-    /// The two change places.
-    Buffer& operator=(Buffer&& other) noexcept {
-        std::swap(data_, other.data_);
-        std::swap(size_, other.size_);
-        std::swap(device_, other.device_);
-        return *this;
-    }
-    ~Buffer() {
-        if (!data_) return;
-        int before = device_;
-        detail::forget(cudaGetDevice(&before));
-        if (before != device_) detail::forget(cudaSetDevice(device_));
-        detail::forget(cudaFree(data_));
-        if (before != device_) detail::forget(cudaSetDevice(before));
     }
 
-    /// On the GPU; null if it is empty.
-    std::byte* data() const { return data_; }
+    /// On the GPU; null if it is empty, or was moved from.
+    std::byte* data() const { return data_.get(); }
     /// Bytes.
-    std::size_t size() const { return size_; }
+    std::size_t size() const { return data_ ? size_ : 0; }
     /// The GPU.
-    int device() const { return device_; }
+    int device() const { return data_.get_deleter().device; }
 
   private:
-    std::byte* data_ = nullptr;
+    struct Free {
+        int device; // 0 where nothing says which
+
+        void operator()(std::byte* data) const noexcept {
+            int before = device;
+            detail::forget(cudaGetDevice(&before));
+            if (before != device) detail::forget(cudaSetDevice(device));
+            detail::forget(cudaFree(data));
+            if (before != device) detail::forget(cudaSetDevice(before));
+        }
+    };
+    std::unique_ptr<std::byte, Free> data_;
     std::size_t size_ = 0;
-    int device_ = 0;
 };
 
 /// Memory of the host, zeroed, that every GPU can copy from and to without anybody's waiting.
@@ -86,33 +73,20 @@ class PinnedBuffer {
   public:
     PinnedBuffer() = default;
     /// Throws Error where the host has no room for it.
-    explicit PinnedBuffer(std::size_t bytes) {
+    explicit PinnedBuffer(std::size_t bytes) : size_(bytes) {
         if (bytes == 0) return;
-        check("cudaHostAlloc",
-              cudaHostAlloc(reinterpret_cast<void**>(&data_), bytes, cudaHostAllocPortable));
-        std::memset(data_, 0, bytes);
-        size_ = bytes;
-    }
-    /// What is moved from is empty.
-    PinnedBuffer(PinnedBuffer&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-    /// The two change places.
-    PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-        std::swap(data_, other.data_);
-        std::swap(size_, other.size_);
-        return *this;
-    }
-    ~PinnedBuffer() {
-        if (data_) detail::forget(cudaFreeHost(data_));
+        void* data = nullptr;
+        check("cudaHostAlloc", cudaHostAlloc(&data, bytes, cudaHostAllocPortable));
+        data_.reset(static_cast<std::byte*>(std::memset(data, 0, bytes)));
     }
 
-    /// In the host's memory; null if it is empty.
-    std::byte* data() const { return data_; }
+    /// In the host's memory; null if it is empty, or was moved from.
+    std::byte* data() const { return data_.get(); }
     /// Bytes.
-    std::size_t size() const { return size_; }
+    std::size_t size() const { return data_ ? size_ : 0; }
 
   private:
-    std::byte* data_ = nullptr;
+    detail::Owned<std::byte*, cudaFreeHost> data_;
     std::size_t size_ = 0;
 };
 

@@ -122,40 +122,31 @@ class Event {
     /// To be recorded on streams of this GPU only; streams of any GPU may wait for it.
     explicit Event(int device) {
         DeviceGuard const guard(device);
-        check("cudaEventCreateWithFlags",
-              cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
-    }
-    /// What is moved from is none.
-    Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-    /// The two change places.
-    Event& operator=(Event&& other) noexcept {
-        std::swap(event_, other.event_);
-        return *this;
-    }
-    ~Event() {
-        if (event_) detail::forget(cudaEventDestroy(event_));
+        cudaEvent_t event = nullptr;
+        check("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        event_.reset(event);
     }
 
-    /// As CUDA takes it; null if it is none.
-    cudaEvent_t get() const noexcept { return event_; }
+    /// As CUDA takes it; null if it is none, or was moved from.
+    cudaEvent_t get() const noexcept { return event_.get(); }
 
     /// From now on stands for all that is on the stream by now. Waits enqueued before keep to what
     /// it stood for then.
     void record(StreamRef stream) {
-        check("cudaEventRecord", cudaEventRecord(event_, stream.get()));
+        check("cudaEventRecord", cudaEventRecord(get(), stream.get()));
     }
     /// Whether all that it stands for has run; true if never recorded.
     bool query() const {
-        cudaError_t const status = cudaEventQuery(event_);
+        cudaError_t const status = cudaEventQuery(get());
         if (status == cudaErrorNotReady) return detail::forget(status), false;
         check("cudaEventQuery", status);
         return true;
     }
     /// Returns when all that it stands for has run.
-    void synchronize() const { check("cudaEventSynchronize", cudaEventSynchronize(event_)); }
+    void synchronize() const { check("cudaEventSynchronize", cudaEventSynchronize(get())); }
 
   private:
-    cudaEvent_t event_ = nullptr;
+    detail::Owned<cudaEvent_t, cudaEventDestroy> event_;
 };
 
 inline void StreamRef::wait(Event const& event) const {

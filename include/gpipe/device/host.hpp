@@ -14,7 +14,6 @@
 #include <memory>
 #include <new>
 #include <thread>
-#include <utility>
 
 namespace gpipe::device {
 
@@ -40,20 +39,10 @@ class HostBuffer {
     explicit HostBuffer(std::size_t bytes) : data_(allocated(bytes)), size_(bytes) {
         if (bytes) std::memset(data_.get(), 0, bytes);
     }
-    /// What is moved from is empty.
-    ///@{
-    HostBuffer(HostBuffer&& other) noexcept
-        : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
-    HostBuffer& operator=(HostBuffer&& other) noexcept {
-        data_ = std::move(other.data_);
-        size_ = std::exchange(other.size_, 0);
-        return *this;
-    }
-    ///@}
-    /// Null if it is empty.
+    /// Null if it is empty, or was moved from.
     std::byte* data() const { return data_.get(); }
     /// Bytes.
-    std::size_t size() const { return size_; }
+    std::size_t size() const { return data_ ? size_ : 0; }
 
   private:
     static std::byte* allocated(std::size_t bytes) try {
