@@ -57,7 +57,7 @@ class ElementsThere {
     void mark(TensorTypes& types) {
         std::vector<TensorType>& own = types_.emplace_back(types.begin(), types.end());
         for (TensorType& type : own) type.absent = optionals_.lack(type.optional);
-        types.first = own.data();
+        types = {own.data(), own.size()};
     }
 
     LayerElements elements_;

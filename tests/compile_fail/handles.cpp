@@ -26,4 +26,4 @@ struct Worker : blank::Map<4> {
     }
 };
 constexpr auto functions = gpipe::detail::layer_functions<Worker, Stream>();
-static_assert(functions.handles.count == 1);
+static_assert(functions.handles.size() == 1);

@@ -86,7 +86,7 @@ struct Passes : Map<4> {
     }
 };
 constexpr auto functions = gpipe::detail::layer_functions<Passes, gpipe::AnyStream>();
-static_assert(functions.handles.count == 0);
+static_assert(functions.handles.size() == 0);
 struct TakesOn : Map<4> {
     using Pop = Skip<Bar, Floats>;
 };

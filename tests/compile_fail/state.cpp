@@ -66,6 +66,6 @@ struct Both : blank::Linear<4> {
     static constexpr char const* parameter_names[] = {"buffer.2", "buffer.01"};
 #endif
 };
-static_assert(gpipe::detail::StateOfLayer::of<Both>().buffers.count == 2);
-static_assert(gpipe::detail::StateOfLayer::of<Running>().buffers.count == 2);
-static_assert(gpipe::detail::StateOfLayer::of<Layer>().parameters.count == 2);
+static_assert(gpipe::detail::StateOfLayer::of<Both>().buffers.size() == 2);
+static_assert(gpipe::detail::StateOfLayer::of<Running>().buffers.size() == 2);
+static_assert(gpipe::detail::StateOfLayer::of<Layer>().parameters.size() == 2);

@@ -88,7 +88,7 @@ constexpr std::size_t planned(bool loss) {
 }
 static_assert(planned(false) == 512 + 256);
 static_assert(planned(true) == planned(false));
-static_assert(HandlePlan{}.bytes() == 0 && info<Plain>.handles.count == 0);
+static_assert(HandlePlan{}.bytes() == 0 && info<Plain>.handles.size() == 0);
 
 // What a machine does for the layers Plain, WithB, WithAll, WithB of one device, and a loss.
 void make(HandleSet& set, Stream const& stream, std::byte* at) {

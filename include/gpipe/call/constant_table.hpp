@@ -16,14 +16,13 @@ struct ConstantNeed {
     void (*make)(std::byte* to) = nullptr; ///< as a T{}
 };
 /// The types that a layer or a loss declares.
-struct ConstantNeeds {
-    ConstantNeed const* first = nullptr; ///< of `count`
-    std::size_t count = 0;               ///< how many
+struct ConstantNeeds : Part<ConstantNeed> {
+    using Part<ConstantNeed>::Part;
 
     /// Whether a type of this name is among them.
     constexpr bool has(std::string_view name) const {
-        for (std::size_t i = 0; i < count; ++i)
-            if (first[i].name == name) return true;
+        for (ConstantNeed const& need : *this)
+            if (need.name == name) return true;
         return false;
     }
 };
@@ -34,7 +33,7 @@ class ConstantTable {
   public:
     /// Those of a layer or a loss.
     constexpr void add(ConstantNeeds needs) {
-        for (std::size_t i = 0; i < needs.count; ++i) add(needs.first[i]);
+        for (ConstantNeed const& need : needs) add(need);
     }
     /// Of all of them.
     constexpr std::size_t bytes() const { return bytes_; }

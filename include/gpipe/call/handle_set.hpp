@@ -23,8 +23,8 @@ class HandleSet {
     /// the specs are for. `workspaces`: room for what HandlePlan says of all that is ever added.
     /// Throws what their constructors throw; those made before stay.
     [[gnu::cold]] void add(HandleSpecs specs, void const* stream, std::byte* workspaces) {
-        for (std::size_t i = 0; i < specs.count; ++i)
-            if (!find(specs.first[i].need.id)) add(specs.first[i], stream, workspaces);
+        for (HandleSpec const& spec : specs)
+            if (!find(spec.need.id)) add(spec, stream, workspaces);
     }
     /// The handle of a type; null if there is none.
     void* find(void const* id) const {

@@ -15,10 +15,7 @@ struct HandleNeed {
     std::string_view name;     ///< of the type
 };
 /// The types that a layer or a loss declares.
-struct HandleNeeds {
-    HandleNeed const* first = nullptr; ///< of `count`
-    std::size_t count = 0;             ///< how many
-};
+using HandleNeeds = Part<HandleNeed>;
 
 /// A type of handle for one kind of stream.
 struct HandleSpec {
@@ -28,10 +25,7 @@ struct HandleSpec {
     void (*destroy)(void* object) = nullptr;       ///< that make has made
 };
 /// The types that a layer or a loss declares, for one kind of stream.
-struct HandleSpecs {
-    HandleSpec const* first = nullptr; ///< of `count`
-    std::size_t count = 0;             ///< how many
-};
+using HandleSpecs = Part<HandleSpec>;
 
 /// The workspaces of a device's handles, one after the other: of each type once, in the order in
 /// which add() first sees them. HandleSet, told the same in the same order, hands out the same.
@@ -39,7 +33,7 @@ class HandlePlan {
   public:
     /// Those of a layer or a loss.
     constexpr void add(HandleNeeds needs) {
-        for (std::size_t i = 0; i < needs.count; ++i) add(needs.first[i]);
+        for (HandleNeed const& need : needs) add(need);
     }
     /// Of all workspaces.
     constexpr std::size_t bytes() const { return bytes_; }

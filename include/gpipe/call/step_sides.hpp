@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/core/version.hpp>
+#include <gpipe/core/array.hpp>
 
 #include <cstddef>
 #include <string_view>
@@ -19,29 +19,27 @@ struct SideInfo {
 };
 
 /// The side inputs that a layer reads.
-struct SideEnds {
-    SideInfo const* first = nullptr; ///< of `count`
-    std::size_t count = 0;           ///< how many
+struct SideEnds : Part<SideInfo> {
+    using Part<SideInfo>::Part;
 
     /// Whether one of this tag is among them.
     constexpr bool has(std::string_view tag) const {
-        for (std::size_t i = 0; i < count; ++i)
-            if (first[i].tag == tag) return true;
+        for (SideInfo const& side : *this)
+            if (side.tag == tag) return true;
         return false;
     }
 };
 
 /// Where the side inputs of a chain lie for one device, in a step.
 struct StepSides {
-    SideInfo const* first = nullptr;    ///< of `count`
-    std::size_t count = 0;              ///< how many
+    Part<SideInfo> all;                 ///< of the chain
     std::byte* const* arrays = nullptr; ///< [micro-batch][side]: of that micro-batch's samples
 
     /// Of one that is among them.
     std::byte* of(void const* id, std::size_t micro_batch) const {
         std::size_t side = 0;
-        while (first[side].id != id) ++side;
-        return arrays[micro_batch * count + side];
+        while (all[side].id != id) ++side;
+        return arrays[micro_batch * all.size() + side];
     }
 };
 

@@ -22,8 +22,8 @@ namespace detail {
 template <class F> constexpr SideFault each_side(LayerInfo const* infos, std::size_t leaves, F f) {
     SideFault fault;
     for (std::size_t leaf = 0; leaf < leaves; ++leaf)
-        for (std::size_t place = 0; place < infos[leaf].sides.count; ++place) {
-            SideInfo info = infos[leaf].sides.first[place];
+        for (std::size_t place = 0; place < infos[leaf].sides.size(); ++place) {
+            SideInfo info = infos[leaf].sides[place];
             std::size_t first = 0;
             while (!infos[first].sides.has(info.tag)) ++first;
             if (first == leaf) {
@@ -32,7 +32,7 @@ template <class F> constexpr SideFault each_side(LayerInfo const* infos, std::si
                 f(info);
                 continue;
             }
-            SideInfo const* other = infos[first].sides.first;
+            SideInfo const* other = infos[first].sides.data();
             while (other->tag != info.tag) ++other;
             if (other->tensor != info.tensor && !fault.exists) fault = {true, leaf, place, first};
         }

@@ -45,19 +45,19 @@ constexpr TieFault each_tied(LayerInfo const* infos, Part<ItemExtent> items, F f
     };
     std::size_t count = 0, leaf = 0, layer = 0;
     for (ItemExtent const& item : items)
-        for (std::size_t g = 0; g < item.group; ++g) count += item.count * infos[leaf++].ties.count;
+        for (std::size_t g = 0; g < item.group; ++g) count += item.count * infos[leaf++].ties.size();
     Array<End> ends(count);
     count = leaf = 0;
     for (ItemExtent const& item : items) {
         for (std::size_t n = 0; n < item.count && count < ends.size(); ++n)
             for (std::size_t g = 0; g < item.group; ++g)
-                for (std::uint32_t e = 0; e < infos[leaf + g].ties.count; ++e)
+                for (std::uint32_t e = 0; e < infos[leaf + g].ties.size(); ++e)
                     ends[count++] = {layer + n * item.group + g, leaf + g, e};
         layer += item.count * item.group;
         leaf += item.group;
     }
     auto const info = [&](End const& end) -> TieInfo const& {
-        return infos[end.leaf].ties.first[end.number];
+        return infos[end.leaf].ties[end.number];
     };
     TieFault fault;
     auto const blame = [&](TieFault::Kind kind, End const& end, End const& first) {

@@ -44,16 +44,7 @@ struct TensorType {
     bool absent = false;                  ///< in the mini-batch that is looked at
 };
 /// Those of a group of tensors.
-struct TensorTypes {
-    TensorType const* first = nullptr; ///< of `count`
-    std::size_t count = 0;             ///< tensors
-
-    /// As a range.
-    ///@{
-    constexpr TensorType const* begin() const { return first; }
-    constexpr TensorType const* end() const { return first + count; }
-    ///@}
-};
+using TensorTypes = Part<TensorType>;
 
 /// What the tensors of a layer consist of.
 struct LayerElements {
@@ -66,10 +57,10 @@ struct LayerElements {
 
     /// Parts of these.
     ///@{
-    constexpr TensorTypes input() const { return {takes.first, inputs}; }
-    constexpr TensorTypes output() const { return {gives.first, outputs}; }
-    constexpr TensorTypes popped() const { return {takes.first + inputs, takes.count - inputs}; }
-    constexpr TensorTypes stashed() const { return {gives.first + outputs, gives.count - outputs}; }
+    constexpr TensorTypes input() const { return {takes.begin(), inputs}; }
+    constexpr TensorTypes output() const { return {gives.begin(), outputs}; }
+    constexpr TensorTypes popped() const { return {takes.begin() + inputs, takes.size() - inputs}; }
+    constexpr TensorTypes stashed() const { return {gives.begin() + outputs, gives.size() - outputs}; }
     ///@}
 };
 

@@ -32,10 +32,7 @@ struct TieInfo {
 };
 
 /// Ends of ties at a layer.
-struct TieEnds {
-    TieInfo const* first = nullptr; ///< of `count`
-    std::uint32_t count = 0;        ///< how many
-};
+using TieEnds = Part<TieInfo>;
 
 namespace detail {
 

@@ -21,7 +21,7 @@ class ByteCount {
             add(checked_product(group.bytes[t], samples), times);
     }
     constexpr void add(HandleNeeds const& needs) {
-        for (std::size_t i = 0; i < needs.count; ++i) add(needs.first[i].workspace, 1);
+        for (HandleNeed const& need : needs) add(need.workspace, 1);
     }
     constexpr void add(std::size_t bytes, std::size_t times) {
         bytes_ = checked_sum(bytes_, checked_product(checked_sum(bytes, slot_alignment), times));
@@ -57,8 +57,8 @@ GPIPE_INLINE constexpr bool countable(PlanRequest const& request, std::size_t mi
               &layer.input_gradient, &layer.output_gradient})
             bytes.add(*group, request.capacity, live);
         bytes.add(layer.handles);
-        for (std::size_t s = 0; s < layer.sides.count; ++s)
-            bytes.add({&layer.sides.first[s].bytes, 1}, staging.samples, staging.steps);
+        for (SideInfo const& side : layer.sides)
+            bytes.add({&side.bytes, 1}, staging.samples, staging.steps);
     }
     for (SkipPair const& skip : chain.skips)
         for (std::size_t const* sample : {&skip.bytes, &skip.gradient_bytes})

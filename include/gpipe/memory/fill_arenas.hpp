@@ -196,9 +196,9 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         bool const updates = bytes.parameters > 0;
         stage(begin.state, slot_bytes(staging.state));
         stage(begin.optimizer, updates ? slot_bytes(staging.optimizer) : 0);
-        bool reads = last && chain.loss_constants.count > 0;
+        bool reads = last && chain.loss_constants.size() > 0;
         for (std::size_t const i : layers) {
-            reads = reads || chain.layers[i].constants.count > 0;
+            reads = reads || chain.layers[i].constants.size() > 0;
         }
         if (reads && plan.stages) stage(begin.constants, slot_bytes(constants.bytes()));
         if (staging.squares > 0) {

@@ -60,11 +60,11 @@ template <class Training, class Net> class Buffered {
         check_layer(machine, layer);
         TensorTypes const types = elements_of<Net>()[layer].buffers;
         std::string const name(machine.model().infos[layer].name);
-        if (tensor >= types.count)
+        if (tensor >= types.size())
             detail::throw_error<std::out_of_range>(
                 "gpipe: there is no buffer %zu in layer %zu (%s): it has %zu", tensor, layer,
-                name.c_str(), types.count);
-        TensorType const& type = types.first[tensor];
+                name.c_str(), types.size());
+        TensorType const& type = types[tensor];
         using Element = std::remove_const_t<T>;
         if (type.name != type_name<Element> && !std::is_same_v<Element, std::byte>)
             detail::throw_error<std::invalid_argument>(
@@ -77,7 +77,7 @@ template <class Training, class Net> class Buffered {
                 type.count, values.size());
         std::byte* at = machine.layer(layer).buffers.buffers;
         for (std::size_t t = 0; t < tensor; ++t)
-            at += slot_bytes(types.first[t].count * types.first[t].element.bytes);
+            at += slot_bytes(types[t].count * types[t].element.bytes);
         return at;
     }
 };

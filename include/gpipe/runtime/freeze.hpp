@@ -18,7 +18,7 @@ namespace gpipe::detail {
 // nothing is updated.
 [[gnu::cold]] GPIPE_INLINE void freeze(LayerParts& layer) {
     if (layer.functions.weight_gradient) layer.functions.backward = layer.functions.input_gradient;
-    layer.updates.count = 0;
+    layer.updates = {layer.updates.data(), 0}; // what they would be is still there
 }
 
 // These layers and parameters, too. Throws std::invalid_argument where there is no such layer or

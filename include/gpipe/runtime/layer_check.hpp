@@ -45,7 +45,7 @@ template <class Bench> class LayerCheck {
             if (probe_.has(way)) add_gradients(way);
         for (bool const input : {true, false})
             for (std::size_t t = 0;
-                 t < (input ? probe_.elements().takes : probe_.elements().parameters).count; ++t)
+                 t < (input ? probe_.elements().takes : probe_.elements().parameters).size(); ++t)
                 if (Place const place{input, t};
                     (input || probe_.learns(t)) && probe_.size(place) > 0)
                     report.rows.push_back(row_of(place));
@@ -79,10 +79,10 @@ template <class Bench> class LayerCheck {
         probe_.clear_gradients();
         for (Gradients* const to : {&first, &second}) {
             probe_.backward(way);
-            for (std::size_t t = 0; t < probe_.elements().parameters.count; ++t)
+            for (std::size_t t = 0; t < probe_.elements().parameters.size(); ++t)
                 to->parameters.push_back(probe_.learns(t) ? probe_.gradients({false, t})
                                                           : std::vector<double>());
-            for (std::size_t t = 0; t < probe_.elements().takes.count; ++t)
+            for (std::size_t t = 0; t < probe_.elements().takes.size(); ++t)
                 to->inputs.push_back(way != Way::without_input && probe_.size({true, t}) > 0
                                          ? probe_.gradients({true, t})
                                          : std::vector<double>());
@@ -215,7 +215,7 @@ template <class Bench> class LayerCheck {
     std::string name_of(Place place) const {
         if (place.entry == Probe::whole) return "a sum over all";
         if (!place.input) return std::to_string(place.entry);
-        std::size_t const count = probe_.elements().takes.first[place.tensor].count;
+        std::size_t const count = probe_.elements().takes[place.tensor].count;
         return std::to_string(place.entry % count) + " of sample " +
                std::to_string(place.entry / count);
     }

@@ -118,9 +118,9 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
                 skips_.push_back({{tensors.begin(t), tensor}, {gradients.begin(t), gradient}});
         };
         add_skips(elements.outputs, parts_[0].y, Region::output, parts_[0].dy,
-                  Region::output_gradient, elements.stashed().count);
+                  Region::output_gradient, elements.stashed().size());
         add_skips(elements.inputs, given_[0].x, Region::input, parts_[0].dx, Region::input_gradient,
-                  elements.popped().count);
+                  elements.popped().size());
         call_.skips = skips_.data();
     }
     LayerProbe(LayerProbe const&) = delete;

@@ -86,7 +86,7 @@ struct LoaderPart {
 };
 template <class Machine> bool reads_sides(Machine const& machine) {
     for (std::size_t i = 0; i < machine.model().infos.size(); ++i)
-        if (machine.model().infos[i].sides.count > 0 && machine.ranks().own(machine.device_of(i)))
+        if (machine.model().infos[i].sides.size() > 0 && machine.ranks().own(machine.device_of(i)))
             return true;
     return false;
 }

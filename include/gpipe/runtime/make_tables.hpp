@@ -69,7 +69,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
     std::size_t const devices = plan.devices.size();
     std::size_t tensors = 0;
     auto const rows_of = [&](std::size_t layer) {
-        return model.layers[layer].updates.count > 0 ? model.infos[layer].learned_tensors() : 0;
+        return model.layers[layer].updates.size() > 0 ? model.infos[layer].learned_tensors() : 0;
     };
     for (std::size_t i = 0; i < model.layers.size(); ++i) tensors += rows_of(i);
     tables.updates = Array<UpdateRow>(tensors);
@@ -83,9 +83,9 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         UpdateSpecs const& specs = model.layers[layer].updates;
         std::size_t offset = 0;
         first_row[layer] = static_cast<std::uint32_t>(at);
-        for (std::size_t t = 0; t < specs.count; ++t) {
+        for (std::size_t t = 0; t < specs.size(); ++t) {
             if (!model.infos[layer].learns(t)) continue;
-            UpdateSpec const& spec = specs.first[t];
+            UpdateSpec const& spec = specs[t];
             bool const held = is_held(model.ties, plan.holders, layer, t);
             UpdateRow& update = tables.updates[at++];
             if (own) { // else another rank's: that there is one

@@ -31,10 +31,7 @@ struct UpdateSpec {
 };
 
 /// The specs of one layer type's parameter tensors.
-struct UpdateSpecs {
-    UpdateSpec const* first = nullptr; ///< of `count`
-    std::size_t count = 0;             ///< how many
-};
+using UpdateSpecs = Part<UpdateSpec>;
 
 namespace detail {
 

@@ -92,7 +92,7 @@ GPIPE_INLINE Array<UpdateContext> told_tensors(Model const& model) {
             tensor.layer = static_cast<std::uint32_t>(layer);
             tensor.tensor = static_cast<std::uint32_t>(t);
             tensor.type = type_number(model.infos[layer].name);
-            tensor.decay = model.layers[layer].updates.first[t].decay;
+            tensor.decay = model.layers[layer].updates[t].decay;
         }
     return first_of(told, count);
 }

@@ -67,7 +67,7 @@ ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std:
         detail::throw_error<std::out_of_range>(
             "gpipe: there is no parameter tensor %zu in layer %zu (%s): it has %zu", tensor, layer,
             name.c_str(), sizes.count);
-    std::string_view const type = parts.updates.first[tensor].type;
+    std::string_view const type = parts.updates[tensor].type;
     if (type != type_name<T> && !std::is_same_v<T, std::byte>)
         detail::throw_error<std::invalid_argument>(
             "gpipe: the elements of parameter tensor %zu of layer %zu (%s) are of type %s, not %s",

@@ -72,7 +72,7 @@ template <class Bench> class ProbeInputs {
     /// samples do together (BatchNorm) bends without bounds where they are all equal.
     void give(std::size_t sample, std::size_t tensor, std::byte const* data, std::size_t again) {
         Given& part = of_sample(sample);
-        TensorType const& type = elements_.takes.first[tensor];
+        TensorType const& type = elements_.takes[tensor];
         std::size_t const bytes = type.element.bytes * type.count;
         std::byte* const to = part.x.here() + part.x.begin(tensor) + (sample - part.first) * bytes;
         std::memcpy(to, data, bytes);
@@ -102,7 +102,7 @@ template <class Bench> class ProbeInputs {
     /// What the layer pops at an end of its skips.
     void give_popped(std::size_t p, std::uint32_t end, std::vector<std::byte> const& tensor) {
         auto& x = given_[p].x;
-        std::size_t const t = elements_.inputs + end - elements_.stashed().count;
+        std::size_t const t = elements_.inputs + end - elements_.stashed().size();
         std::memcpy(x.here() + x.begin(t), tensor.data(), tensor.size());
     }
     void upload() {
@@ -159,7 +159,7 @@ template <class Bench> class ProbeInputs {
 
     Given& of_sample(std::size_t sample) { return given_[sample < given_[1].first ? 0 : 1]; }
     TensorType const& type_of(Place place) const {
-        return (place.input ? elements_.takes : elements_.parameters).first[place.tensor];
+        return (place.input ? elements_.takes : elements_.parameters)[place.tensor];
     }
     Found at(Place place) {
         TensorType const& type = type_of(place);

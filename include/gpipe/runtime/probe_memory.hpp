@@ -49,7 +49,7 @@ template <class Bench> class ProbeTensors : public ProbeMemory<Bench> {
     /// With room for so many samples. `gradients`: of those that carry one.
     ProbeTensors(Bench& bench, std::size_t device, TensorTypes types, std::size_t samples,
                  bool gradients = false)
-        : ProbeMemory<Bench>(bench, device, begin(types, types.count, samples, gradients)),
+        : ProbeMemory<Bench>(bench, device, begin(types, types.size(), samples, gradients)),
           types_(types), samples_(samples), gradients_(gradients) {}
 
     /// Where a tensor begins, or, of the one past the last, all end.
@@ -59,7 +59,7 @@ template <class Bench> class ProbeTensors : public ProbeMemory<Bench> {
     /// Calls f(element type, where) for so many samples of a tensor, element by element, if it
     /// carries a gradient and is there.
     template <class F> void each(std::size_t tensor, std::size_t samples, F f) {
-        TensorType const& type = types_.first[tensor];
+        TensorType const& type = types_[tensor];
         if (!type.element.get || type.absent) return;
         std::byte* at = this->here() + begin(tensor);
         for (std::size_t i = 0; i < type.count * samples; ++i, at += type.element.bytes)
@@ -67,7 +67,7 @@ template <class Bench> class ProbeTensors : public ProbeMemory<Bench> {
     }
     /// The same of all tensors.
     template <class F> void each(std::size_t samples, F f) {
-        for (std::size_t t = 0; t < types_.count; ++t) each(t, samples, f);
+        for (std::size_t t = 0; t < types_.size(); ++t) each(t, samples, f);
     }
 
     /// Fills what may carry a gradient with this byte, all else with 0.
@@ -84,7 +84,7 @@ template <class Bench> class ProbeTensors : public ProbeMemory<Bench> {
                              bool gradients) {
         std::size_t total = 0;
         for (std::size_t t = 0; t < tensor; ++t)
-            if (TensorType const& type = types.first[t]; !gradients || type.element.get)
+            if (TensorType const& type = types[t]; !gradients || type.element.get)
                 total = checked_sum(
                     total, padded(checked_product({type.element.bytes, type.count, samples})));
         if (total > most_bytes)

@@ -26,7 +26,7 @@ template <class Bench> class ProbeSides {
     }
 
     /// As frames have them.
-    StepSides addresses() const { return {all_.data(), all_.size(), table_.data()}; }
+    StepSides addresses() const { return {all_, table_.data()}; }
     /// Sets one of a sample, by its number there; what is not read is left out.
     void give(std::size_t part, std::size_t sample, std::size_t side, std::byte const* data) {
         for (auto& tensor : tensors_)

@@ -92,7 +92,7 @@ template <DeviceRuntime Device> class Runs {
                              mail_.state(arguments.slot, d).there,
                              tables_.handles + d,
                              {tables_.constants.table, mail_.constants(arguments.slot, d).there},
-                             {tables_.sides.data(), tables_.sides.size(), batch.sides(d)},
+                             {tables_.sides, batch.sides(d)},
                              batch.optionals(),
                              exchange_of(run, d, table.stream_of_device[d]),
                              false,

@@ -17,21 +17,21 @@ namespace detail {
 // "64x128 float, 2 int"; what each tensor's elements are where it is not as the one before.
 GPIPE_INLINE std::string shapes(TensorTypes types) {
     std::string text;
-    for (std::size_t t = 0; t < types.count; ++t) {
-        TensorType const& type = types.first[t];
+    for (std::size_t t = 0; t < types.size(); ++t) {
+        TensorType const& type = types[t];
         text += t > 0 ? ", " : "";
         text += type.rank == 0 ? "1" : "";
         for (std::size_t e = 0; e < type.rank; ++e)
             (text += e > 0 ? "x" : "") += std::to_string(type.extents[e]);
-        bool const last = t + 1 == types.count || types.first[t + 1].name != type.name;
+        bool const last = t + 1 == types.size() || types[t + 1].name != type.name;
         if (last) (text += " ") += type.name;
     }
-    return types.count > 0 ? text : "-";
+    return types.size() > 0 ? text : "-";
 }
 
 // With those of skips behind a plus.
 GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& skips) {
-    return shapes(types) + (skips.count > 0 ? " + " + shapes(skips) : "");
+    return shapes(types) + (skips.size() > 0 ? " + " + shapes(skips) : "");
 }
 
 } // namespace detail

@@ -97,8 +97,8 @@ GPIPE_STATE_INLINE constexpr bool is_numbered(std::string_view name, std::string
 }
 // Whether a parameter and a buffer have one name.
 GPIPE_STATE_INLINE constexpr bool share_a_name(LayerState const& layer) {
-    for (std::size_t p = 0; p < layer.parameters.count; ++p)
-        for (std::size_t b = 0; b < layer.buffers.count; ++b)
+    for (std::size_t p = 0; p < layer.parameters.size(); ++p)
+        for (std::size_t b = 0; b < layer.buffers.size(); ++b)
             if (layer.names && layer.buffer_names ? layer.names[p] == layer.buffer_names[b]
                 : layer.names                     ? is_numbered(layer.names[p], "buffer.", b)
                 : layer.buffer_names              ? is_numbered(layer.buffer_names[b], "", p)

@@ -124,11 +124,11 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
         LayerMemory const& memory = tables.layers[i];
         LayerInfo const& info = machine.model().infos[i];
         bool const keeps = tables.ranks.replica == 0;
-        for (std::size_t t = 0; t < layer.buffers.count; ++t)
-            add_lasting(state, buffer_name(i, layer, t), layer.buffers.first[t],
+        for (std::size_t t = 0; t < layer.buffers.size(); ++t)
+            add_lasting(state, buffer_name(i, layer, t), layer.buffers[t],
                         info.buffers.find(memory.buffers.buffers, t), keeps);
-        for (std::size_t t = 0; t < layer.parameters.count; ++t) {
-            TensorType const& type = layer.parameters.first[t];
+        for (std::size_t t = 0; t < layer.parameters.size(); ++t) {
+            TensorType const& type = layer.parameters[t];
             if (machine.engine().tied().is_repeated(i, t)) continue;
             if (!info.learns(t)) {
                 Tables::Tie const tie = machine.engine().tied().of(i, t);
