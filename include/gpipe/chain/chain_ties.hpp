@@ -45,7 +45,8 @@ constexpr TieFault each_tied(LayerInfo const* infos, Part<ItemExtent> items, F f
     };
     std::size_t count = 0, leaf = 0, layer = 0;
     for (ItemExtent const& item : items)
-        for (std::size_t g = 0; g < item.group; ++g) count += item.count * infos[leaf++].ties.size();
+        for (std::size_t g = 0; g < item.group; ++g)
+            count += item.count * infos[leaf++].ties.size();
     Array<End> ends(count);
     count = leaf = 0;
     for (ItemExtent const& item : items) {

@@ -60,7 +60,9 @@ struct LayerElements {
     constexpr TensorTypes input() const { return {takes.begin(), inputs}; }
     constexpr TensorTypes output() const { return {gives.begin(), outputs}; }
     constexpr TensorTypes popped() const { return {takes.begin() + inputs, takes.size() - inputs}; }
-    constexpr TensorTypes stashed() const { return {gives.begin() + outputs, gives.size() - outputs}; }
+    constexpr TensorTypes stashed() const {
+        return {gives.begin() + outputs, gives.size() - outputs};
+    }
     ///@}
 };
 

@@ -81,8 +81,7 @@ struct RankNote {
         // Behind the commit: all ranks have updated, or will have.
         if (of == FailureOf::update) run.updated.store(true, std::memory_order_relaxed);
         if (!knows || (run.failure.get() && run.failure.place() == place)) return;
-        Failure failure{layer, tables.layer_names[layer], cell, micro_batch, action, {}, of,
-                        tensor};
+        Failure failure{layer, tables.name_of(layer), cell, micro_batch, action, {}, of, tensor};
         try {
             failure.error = std::make_exception_ptr(RankError(
                 "gpipe: on rank " + std::to_string(rank) + ", " + failure.place() + ": " + what));
@@ -169,9 +168,9 @@ void agree_on(Transport& transport, Tables const& tables, RankCall call) {
 template <class Transport>
 void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
                    StepOptionals const& optionals) {
-    RankCall const call(arguments, optionals, tables.told_rates);
+    RankCall const call(arguments, optionals, tables.model->told_rates);
     agree_on(transport, tables, call);
-    if (call.kind == RankCall::trains) tables.check_rates(arguments.optimizer);
+    if (call.kind == RankCall::trains) tables.model->check_rates(arguments.optimizer);
 }
 // Before what is no run.
 template <class Transport>
@@ -197,7 +196,7 @@ void agree(Transport& transport, Tables const& tables, Run& run, std::span<doubl
            std::span<double> room) {
     Ranks const& ranks = tables.ranks;
     RankNote note(run, ranks.number());
-    RankCall const call(run.arguments, run.batch->optionals(), tables.told_rates);
+    RankCall const call(run.arguments, run.batch->optionals(), tables.model->told_rates);
     note.verdict.call = call; // until it is a verdict
     // What each replica has evaluated; of a step they are the sums over all.
     bool const adds = ranks.replicas > 1 && !run.arguments.training();

@@ -93,7 +93,7 @@ template <class Device> class BufferMoves {
     }
     static void tell(Run& run, Tables const& tables, std::size_t layer, std::exception_ptr error) {
         run.failure.tell(place_of(tables, layer),
-                         {layer, tables.layer_names[layer], tables.cell_of(layer), Failure::all,
+                         {layer, tables.name_of(layer), tables.cell_of(layer), Failure::all,
                           Kind::next_buffers, std::move(error)});
     }
 

@@ -73,7 +73,8 @@ template <DeviceMemory Device> class Mailboxes {
     /// The step's constants as the caller has set them by now.
     void keep_constants(std::size_t slot) const {
         if (constants_bytes_ > 0)
-            std::memcpy(at(slot) + constants_at_, tables_->constants.values, constants_bytes_);
+            std::memcpy(at(slot) + constants_at_, tables_->model->constants.values,
+                        constants_bytes_);
     }
 
     /// What a device shares with the host, of a slot.
@@ -93,7 +94,7 @@ template <DeviceMemory Device> class Mailboxes {
     Mailbox<std::byte const> optimizer(void const* here, std::size_t device) const {
         auto const* const bytes = static_cast<std::byte const*>(here);
         return {bytes, apart() ? tables_->devices[device].optimizer : bytes,
-                tables_->optimizer_bytes};
+                tables_->model->optimizer_bytes};
     }
     /// The sums of the squares of its gradients.
     Mailbox<double> squares(std::size_t slot, std::size_t device) const {

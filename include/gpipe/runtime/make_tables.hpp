@@ -29,9 +29,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
                                             MemoryPlan const& plan,
                                             Array<std::byte*> const& arenas) {
     Programs const& programs = plan.lowered.programs;
-    std::size_t const count = model.layers.size();
-    tables.layers = Array<LayerMemory>(count);
-    tables.layer_names = Array<std::string_view>(count + 1);
+    tables.layers = Array<LayerMemory>(model.layers.size());
     std::size_t tensors = 0;
     for (LayerInfo const& info : model.infos) tensors += info.parameters.count;
     tables.tensors = Array<std::byte*>(2 * tensors);
@@ -41,7 +39,6 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         std::byte* const arena = arenas[device];
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
             LayerInfo const& info = model.infos[i];
-            tables.layer_names[i] = info.name;
             if (!tables.ranks.own(device)) continue;
             LayerMemory& layer = tables.layers[i];
             layer.parameters = next;
@@ -59,7 +56,6 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
             tables.tensors[own - tables.tensors.data() + end.tensor] =
                 tables.layers[holder.layer].parameters[holder.tensor];
     }
-    tables.layer_names[count] = model.loss.name;
 }
 
 [[gnu::cold]] GPIPE_INLINE void fill_updates(Tables& tables, Model const& model,
@@ -199,14 +195,15 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
 
 } // namespace detail
 
-/// Fills them from a model and its plan. `arenas`: by device; `learner`: lowest_learner();
-/// `handles`: by device; `debug`: if calls are to be looked at. Of other ranks' devices there are
-/// names and numbers alone.
+/// Fills them from a model, which must outlive them, and its plan. `arenas`, `handles`: by device;
+/// `learner`: lowest_learner(); `debug`: if calls are to be looked at. Of other ranks' devices
+/// there are names and numbers alone.
 [[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
                                               Array<std::byte*> const& arenas,
                                               Array<HandleSet> const& handles, std::size_t learner,
                                               Ranks const& ranks, PoisonWork debug = {}) {
     Tables tables;
+    tables.model = &model;
     tables.ranks = ranks;
     detail::fill_layers(tables, model, plan, arenas);
     tables.buffers = detail::buffer_rows(tables.layers, model, plan, arenas, ranks);
@@ -224,12 +221,6 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
     tables.loss_row = model.sums + (debug.find != nullptr);
     tables.micro_batches = plan.lowered.programs.micro_batches();
     tables.capacity = plan.capacity;
-    tables.optimizer_bytes = model.optimizer_bytes;
-    tables.told_rates = model.told_rates;
-    tables.check_rates = model.check_rates;
-    tables.constants = model.constants;
-    tables.sides = model.sides;
-    tables.output_sizes = model.infos[model.infos.size() - 1].output;
     return tables;
 }
 

@@ -43,8 +43,9 @@ template <DeviceRuntime Device> class Runs {
           mail_(device, tables_,
                 {tables_.sums + 1,
                  checks.squares() ? tables_.ranks.replicas * tables_.squares() : 0,
-                 tables_.loss_sums || immediate ? tables_.optimizer_bytes : 0,
-                 tables_.constants.table ? tables_.constants.table->bytes() : 0, batch_bytes}),
+                 tables_.loss_sums || immediate ? tables_.model->optimizer_bytes : 0,
+                 tables_.model->constants.table ? tables_.model->constants.table->bytes() : 0,
+                 batch_bytes}),
           others_(tables_.ranks.replicas > 1 ? tables_.sums : 0),
           end_(device, tables_, mail_, checks, immediate) {
         if (!tables_.loss_sums) tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
@@ -85,18 +86,19 @@ template <DeviceRuntime Device> class Runs {
             }
         }
         for (std::size_t d = tables_.ranks.begin(); d < tables_.ranks.end(); ++d)
-            run.frames[d] = {tables_.capacity,
-                             arguments.seed,
-                             arguments.step,
-                             &device_.stream(table.stream_of_device[d]),
-                             mail_.state(arguments.slot, d).there,
-                             tables_.handles + d,
-                             {tables_.constants.table, mail_.constants(arguments.slot, d).there},
-                             {tables_.sides, batch.sides(d)},
-                             batch.optionals(),
-                             exchange_of(run, d, table.stream_of_device[d]),
-                             false,
-                             tables_.debug.calls.size() > 0};
+            run.frames[d] = {
+                tables_.capacity,
+                arguments.seed,
+                arguments.step,
+                &device_.stream(table.stream_of_device[d]),
+                mail_.state(arguments.slot, d).there,
+                tables_.handles + d,
+                {tables_.model->constants.table, mail_.constants(arguments.slot, d).there},
+                {tables_.model->sides, batch.sides(d)},
+                batch.optionals(),
+                exchange_of(run, d, table.stream_of_device[d]),
+                false,
+                tables_.debug.calls.size() > 0};
         run.batch = &batch;
         run.arguments = arguments;
         run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);

@@ -22,7 +22,7 @@ namespace gpipe::detail {
                                                   std::exception_ptr error) {
     UpdateRow const& row = tables.updates[i];
     return {row.layer,
-            tables.layer_names[row.layer],
+            tables.name_of(row.layer),
             tables.cell_of(row.layer),
             0,
             Kind::update,
@@ -37,7 +37,7 @@ namespace gpipe::detail {
     std::snprintf(message, sizeof message,
                   "gpipe: the gradient of parameter tensor %u of layer %u (%s) is not finite: "
                   "the sum of its squares is %g",
-                  row.number, row.layer, std::string(tables.layer_names[row.layer]).c_str(),
+                  row.number, row.layer, std::string(tables.name_of(row.layer)).c_str(),
                   std::fabs(squares));
     return std::make_exception_ptr(std::domain_error(message));
 }
@@ -75,9 +75,9 @@ namespace gpipe::detail {
     else
         std::snprintf(message, sizeof message, "gpipe: the loss of micro-batch %zu is %g", m,
                       value);
-    std::size_t const loss = tables.layer_names.size() - 1;
+    std::size_t const loss = tables.model->infos.size();
     return {loss,
-            tables.layer_names[loss],
+            tables.name_of(loss),
             tables.cells.size() - 1,
             m,
             Kind::backward,

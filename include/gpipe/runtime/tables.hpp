@@ -49,18 +49,18 @@ struct Tables {
     };
     static constexpr std::uint32_t no_row = static_cast<std::uint32_t>(-1); ///< in `tied`
 
-    Calls calls;                         ///< by cell and CallList
-    DebugCalls debug;                    ///< that these stand for, if they do
-    Array<LayerMemory> layers;           ///< by layer
-    Array<std::byte*> tensors;           ///< that those point to
-    Array<std::string_view> layer_names; ///< the last of them is the loss's
-    Array<CellRow> cells;                ///< by cell
-    Array<EdgeRow> edges;                ///< by edge
-    Array<UpdateRow> updates;            ///< device by device
-    Array<std::size_t> updates_at;       ///< by device, and the end
-    Array<OnDevice> devices;             ///< by device
-    BufferRows buffers;                  ///< of layers that have any
-    Array<std::uint32_t> order; ///< of `updates`, in which the chain has them; tied ones once
+    Model const* model = nullptr;  ///< whose tables they are; outlives them
+    Calls calls;                   ///< by cell and CallList
+    DebugCalls debug;              ///< that these stand for, if they do
+    Array<LayerMemory> layers;     ///< by layer
+    Array<std::byte*> tensors;     ///< that those point to
+    Array<CellRow> cells;          ///< by cell
+    Array<EdgeRow> edges;          ///< by edge
+    Array<UpdateRow> updates;      ///< device by device
+    Array<std::size_t> updates_at; ///< by device, and the end
+    Array<OnDevice> devices;       ///< by device
+    BufferRows buffers;            ///< of layers that have any
+    Array<std::uint32_t> order;    ///< of `updates`, in which the chain has them; tied ones once
     Array<std::uint32_t> tied; ///< of `updates`, as Model::ties has the ends; no_row of frozen ones
     Array<std::uint32_t> holders; ///< likewise: of the end that has the parameter and its state
     Array<Tie> ties;              ///< whose ends they are
@@ -69,28 +69,19 @@ struct Tables {
     double* all_squares = nullptr;
     std::uint32_t* order_there = nullptr; ///< see above
     HandleSet const* handles = nullptr;   ///< by device
-    StepConstants constants;              ///< as the caller sets them
-    Part<SideInfo> sides;                 ///< side inputs
     /// [replica][micro-batch][loss_row], the others' where it is decided; then two rows for their
     /// totals, with room for the norm of all gradients behind the first.
     double* loss_sums = nullptr;
-    std::size_t sums = 2;            ///< numbers that the loss leaves per micro-batch
-    std::size_t loss_row = 2;        ///< with what nobody may write behind, in debug mode
-    std::size_t micro_batches = 0;   ///< M
-    std::size_t capacity = 0;        ///< samples that a micro-batch has room for
-    std::size_t optimizer_bytes = 0; ///< of the functor
-    /// Likewise; null where there are no other ranks.
-    ///@{
-    ToldRatesFunction told_rates = nullptr;
-    void (*check_rates)(void const* optimizer) = nullptr;
-    ///@}
-    std::size_t last_device = 0; ///< of the last cell
-    Ranks ranks;                 ///< who has the devices
-    ReplicaParts replicas;       ///< what they exchange
+    std::size_t sums = 2;          ///< numbers that the loss leaves per micro-batch
+    std::size_t loss_row = 2;      ///< with what nobody may write behind, in debug mode
+    std::size_t micro_batches = 0; ///< M
+    std::size_t capacity = 0;      ///< samples that a micro-batch has room for
+    std::size_t last_device = 0;   ///< of the last cell
+    Ranks ranks;                   ///< who has the devices
+    ReplicaParts replicas;         ///< what they exchange
     /// Between ranks, see detail::make_channels(): by end of a tie to the rank of the first, then
     /// by rank of any replica to that which decides; the next one goes back.
     Array<std::uint32_t> channels;
-    GroupSizes output_sizes; ///< of the chain's output
 
     /// Of an end of a tie, and of a rank of any replica; no_channel where both ends are one rank's.
     ///@{
@@ -102,6 +93,10 @@ struct Tables {
     std::size_t decider() const { return ranks.of(last_device); }
     bool decides() const { return ranks.replica == 0 && ranks.self == decider(); }
     ///@}
+    /// Of a layer, or, behind the last, of the loss.
+    std::string_view name_of(std::size_t layer) const {
+        return layer < model->infos.size() ? model->infos[layer].name : model->loss.name;
+    }
     /// Of a layer.
     std::size_t cell_of(std::size_t layer) const {
         std::size_t cell = cells.size() - 1;

@@ -199,11 +199,12 @@ template <DeviceRuntime Device> class Walker {
     // Copies the chain's output to the caller's arrays, or where that is staged.
     void deliver(Run const& run, StepTable const& table, Step const& step) {
         std::byte const* from = table.of(step, Region::output);
-        for (std::size_t t = 0; t < tables_.output_sizes.count; ++t) {
+        GroupSizes const& sizes = tables_.model->infos[tables_.model->infos.size() - 1].output;
+        for (std::size_t t = 0; t < sizes.count; ++t) {
             if (std::byte* const to = run.batch->others(step.micro_batch).table[t]) // not absent
                 device_.copy(step.stream, to, from,
-                             tables_.output_sizes.bytes[t] * run.ranges[step.micro_batch].count);
-            from += slot_bytes(tables_.output_sizes.bytes[t] * tables_.capacity);
+                             sizes.bytes[t] * run.ranges[step.micro_batch].count);
+            from += slot_bytes(sizes.bytes[t] * tables_.capacity);
         }
     }
 
@@ -260,8 +261,8 @@ template <DeviceRuntime Device> class Walker {
 
     void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
         if (run.failed() && device_.spoilt()) return; // a consequence of the first
-        run.failure.tell(step.place, {layer, tables_.layer_names[layer], step.cell,
-                                      step.micro_batch, kind, std::current_exception()});
+        run.failure.tell(step.place, {layer, tables_.name_of(layer), step.cell, step.micro_batch,
+                                      kind, std::current_exception()});
     }
 
     static double seconds_in(Run const& run) { return detail::seconds_now() - run.origin; }
