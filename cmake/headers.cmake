@@ -207,7 +207,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/action_hook.hpp
     include/gpipe/runtime/agreement.hpp
     include/gpipe/runtime/arenas.hpp
-    include/gpipe/runtime/buffer_access.hpp
     include/gpipe/runtime/buffer_rows.hpp
     include/gpipe/runtime/buffers.hpp
     include/gpipe/runtime/calls.hpp

@@ -1,8 +1,9 @@
 #pragma once
 
+#include <gpipe/chain/element.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/core/takes_copy.hpp>
 #include <gpipe/layer/stash.hpp>
-#include <gpipe/runtime/buffer_access.hpp>
 #include <gpipe/runtime/parameter_access.hpp>
 #include <gpipe/runtime/summary.hpp>
 #include <gpipe/runtime/timed.hpp>
@@ -36,8 +37,7 @@ template <class F, class Changed> struct CheckChange {
 
 /// What can be looked at in a Training or an Inference of Net, and changed between its runs:
 /// layers, parameters, buffers, the plan, and when actions ran.
-template <class Self, class Net, class Device>
-class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
+template <class Self, class Net, class Device> class Inspectable : public Timed<Self> {
   public:
     /// Layer `index` as it is; all repetitions in a Repeat share one.
     template <std::size_t index> typename Net::template Layer<index> const& layer() const {
@@ -109,6 +109,37 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     void write_parameter(std::size_t layer, std::size_t tensor, Range const& from) {
         write_parameter(layer, tensor, detail::read_span(from));
     }
+    /// Copies buffer `tensor` of layer `layer`, see LayerTraits::Buffers, from any device's memory.
+    /// Throws std::out_of_range where there is none, std::invalid_argument if its elements are of
+    /// another type than T (std::byte stands for any), or not as many.
+    template <class T>
+        requires(!std::is_const_v<T>)
+    void read_buffer(std::size_t layer, std::size_t tensor, std::span<T> to) {
+        auto& machine = settled();
+        std::byte* const at = buffer_for(machine, layer, tensor, to);
+        machine.copy(reinterpret_cast<std::byte*>(to.data()), at, to.size_bytes());
+    }
+    /// The same to it.
+    template <class T>
+    void write_buffer(std::size_t layer, std::size_t tensor, std::span<T const> from) {
+        auto& machine = settled();
+        static_cast<void>(detail::MachineAccess::of(self())); // is written
+        std::byte* const at = buffer_for(machine, layer, tensor, from);
+        machine.copy(at, reinterpret_cast<std::byte const*>(from.data()), from.size_bytes());
+    }
+
+    /// The same to what a std::span is made of: a vector, an array.
+    template <class Range>
+        requires detail::IsArray<Range>
+    void read_buffer(std::size_t layer, std::size_t tensor, Range&& to) {
+        read_buffer(layer, tensor, detail::written_span<Range>(to));
+    }
+    /// From such a one.
+    template <class Range>
+        requires detail::IsArray<Range>
+    void write_buffer(std::size_t layer, std::size_t tensor, Range const& from) {
+        write_buffer(layer, tensor, detail::read_span(from));
+    }
     /// How many parameter tensors a layer has. Throws std::out_of_range.
     std::size_t tensors(std::size_t layer) const {
         check_layer(machine(), layer);
@@ -170,6 +201,30 @@ class Inspectable : public Timed<Self>, public Buffered<Self, Net> {
     Self& self() { return static_cast<Self&>(*this); }
     auto const& machine() const {
         return detail::MachineAccess::of(static_cast<Self const&>(*this));
+    }
+    template <class Machine, class T>
+    static std::byte* buffer_for(Machine& machine, std::size_t layer, std::size_t tensor,
+                                 std::span<T> values) {
+        check_layer(machine, layer);
+        TensorTypes const types = elements_of<Net>()[layer].buffers;
+        std::string const name(machine.model().infos[layer].name);
+        if (tensor >= types.size())
+            detail::throw_error<std::out_of_range>(
+                "gpipe: there is no buffer %zu in layer %zu (%s): it has %zu", tensor, layer,
+                name.c_str(), types.size());
+        TensorType const& type = types[tensor];
+        using Element = std::remove_const_t<T>;
+        if (type.name != type_name<Element> && !std::is_same_v<Element, std::byte>)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: the elements of buffer %zu of layer %zu (%s) are of type %s, not %s",
+                tensor, layer, name.c_str(), std::string(type.name).c_str(),
+                std::string(type_name<Element>).c_str());
+        if (values.size_bytes() != type.count * type.element.bytes)
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: buffer %zu of layer %zu has %zu elements, not %zu", tensor, layer,
+                type.count, values.size());
+        return machine.model().infos[layer].buffers.find(machine.layer(layer).buffers.buffers,
+                                                         tensor);
     }
     // Whose parameters of this layer may be written.
     auto& lent(std::size_t layer, std::size_t tensor = 0) {
