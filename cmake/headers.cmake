@@ -240,7 +240,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/layer_probe.hpp
     include/gpipe/runtime/layer_slopes.hpp
     include/gpipe/runtime/loader_parts.hpp
-    include/gpipe/runtime/loss_scaling.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
     include/gpipe/runtime/machine_of.hpp

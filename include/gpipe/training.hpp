@@ -8,13 +8,13 @@
 #include <gpipe/runtime/constant_plan.hpp>
 #include <gpipe/runtime/has_constants.hpp>
 #include <gpipe/runtime/inspectable.hpp>
-#include <gpipe/runtime/loss_scaling.hpp>
 #include <gpipe/runtime/machine_of.hpp>
 #include <gpipe/runtime/made_together.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -43,7 +43,6 @@ class Training : public ConstantPlan<Net, Policies...>,
                  public Inspectable<Training<Net, Policies...>, Net,
                                     typename detail::ChosenPolicies<Net, Policies...>::Device>,
                  public Accumulating<Training<Net, Policies...>, Net, Policies...>,
-                 public LossScaling<Training<Net, Policies...>>,
                  public HasConstants<Net, Policies...> {
     using Chosen = detail::ChosenPolicies<Net, Policies...>;
     using Device = typename Chosen::Device;
@@ -208,6 +207,12 @@ class Training : public ConstantPlan<Net, Policies...>,
     void read_gradient(std::size_t layer, std::size_t tensor, Range&& to) {
         read_gradient(layer, tensor, detail::written_span<Range>(to));
     }
+    /// What the gradient of the loss is multiplied by in the next step, see Options::loss_scale; 1
+    /// if it is not scaled. Waits for all steps.
+    double loss_scale() { return this->settled().engine().runs().scale().factor; }
+    /// Which gradient was not finite, if there is a loss scale, and the last step that is done was
+    /// skipped for one. (Without a scale StepResult::skipped() says that it was.)
+    std::optional<Failure> skipped() const { return machine_.engine().runs().skipped(); }
     /// By cell how it is reversed, or none.
     Array<Reversal> const& reversals() const { return machine_.reversals(); }
     /// What its actions take where layers take that, and the bytes that the plan has for what goes
