@@ -30,19 +30,13 @@ template <class Device> Ranks ranks_of(Device const& device, std::size_t devices
 
 /// What a machine runs, and where everything lies: a model, cut and scheduled, planned for one kind
 /// of device.
-template <DeviceRuntime Device> class MachinePlan {
+template <DeviceRuntime Device> class MachinePlan : public MachineWork {
   public:
     Model const model;              ///< its layers, loss and optimizer
     Array<std::size_t> const first; ///< the layer that each cell begins with
-    Programs programs;              ///< with their recomputes
     Ranks const ranks;              ///< who has the devices
-    Array<Reversal> reversals;      ///< by cell, or none
     std::size_t const samples;      ///< of the largest mini-batch
     StepChecks const checks;        ///< what is looked at before a commit
-    bool const debug;               ///< whether calls are looked at, and tensors have room behind
-    std::size_t const slack;        ///< see Training::Options
-    bool const overlaps;            ///< see MachineWork
-    Replication const replication;  ///< likewise
     DeclaredCost cost;              ///< of actions
     std::size_t const learner;      ///< see lowest_learner()
     MemoryPlan plan;                ///< of a step
@@ -53,13 +47,11 @@ template <DeviceRuntime Device> class MachinePlan {
     /// addresses.
     MachinePlan(Device const& device, Model of, Array<std::size_t> cut, MachineWork work,
                 std::size_t most_samples, StepChecks step_checks)
-        : model(std::move(of)), first(std::move(cut)), programs(std::move(work.programs)),
-          ranks(ranks_of(device, programs.devices())), reversals(std::move(work.reversals)),
-          samples(most_samples), checks(step_checks), debug(work.debug), slack(work.slack),
-          overlaps(work.overlaps), replication(work.replication),
+        : MachineWork(std::move(work)), model(std::move(of)), first(std::move(cut)),
+          ranks(ranks_of(device, programs.devices())), samples(most_samples), checks(step_checks),
           cost(model.infos, first, reversals),
-          learner(lowest_learner(model.infos.data(), model.infos.size())),
-          plan(planned(device, work)), evaluation(evaluation_of(plan.lowered)),
+          learner(lowest_learner(model.infos.data(), model.infos.size())), plan(planned(device)),
+          evaluation(evaluation_of(plan.lowered)),
           evaluation_operands(find_operands(evaluation, plan.cells, plan.part_table(true))) {
         evaluation.needs = find_needs(walk_of(evaluation), evaluation_operands,
                                       Located(plan, evaluation_operands, true));
@@ -115,7 +107,7 @@ template <DeviceRuntime Device> class MachinePlan {
         else
             return true;
     }
-    MemoryPlan planned(Device const& device, MachineWork const& work) {
+    MemoryPlan planned(Device const& device) {
         std::size_t const micro_batches = programs.micro_batches();
         std::size_t const capacity =
             samples / micro_batches + (samples % micro_batches != 0); // rounded up
@@ -127,26 +119,24 @@ template <DeviceRuntime Device> class MachinePlan {
                 "gpipe: Options::samples is %zu: the tensors of micro-batches of %zu samples have "
                 "more bytes than memory has addresses",
                 samples, capacity);
-        if (work.budget.given) {
-            if (!(work.budget.bandwidth > 0))
+        if (budget.given) {
+            if (!(budget.bandwidth > 0))
                 detail::throw_error<std::invalid_argument>(
                     "gpipe: checkpoint::Optimal is told that %g bytes are offloaded in a unit of "
                     "time: that has to be positive",
-                    work.budget.bandwidth);
-            BudgetProblem const budgeted{request(device, checked_capacity(work.budget, capacity)),
-                                         programs, work.budget.offloads, work.budget.bandwidth};
+                    budget.bandwidth);
+            BudgetProblem const budgeted{request(device, checked_capacity(budget, capacity)),
+                                         programs, budget.offloads, budget.bandwidth};
             if (!countable(budgeted, micro_batches))
                 detail::throw_error<std::invalid_argument>(
                     "gpipe: checkpoint::Optimal is for micro-batches of %zu samples, whose tensors "
                     "have more bytes than memory has addresses",
                     budgeted.capacity);
-            Checkpointed fitted = work.fit(budgeted, work.budget);
-            programs = std::move(fitted.programs);
-            reversals = std::move(fitted.reversals);
+            static_cast<Checkpointed&>(*this) = fit(budgeted, budget);
             cost = DeclaredCost(model.infos, first, reversals);
         }
-        MemoryPlan result = plan_memory(roomy, programs, reversals, work.choose);
-        if (work.snapshot)
+        MemoryPlan result = plan_memory(roomy, programs, reversals, choose);
+        if (snapshot)
             result.snapshot = saves_alone() ? detail::snapshot_bytes(model)
                                             : detail::snapshot_bytes(result, ranks);
         return result;
