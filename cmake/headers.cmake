@@ -222,7 +222,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/device_work.hpp
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/engine_steps.hpp
-    include/gpipe/runtime/exchange_zeros.hpp
     include/gpipe/runtime/failure.hpp
     include/gpipe/runtime/freeze.hpp
     include/gpipe/runtime/gradient_report.hpp

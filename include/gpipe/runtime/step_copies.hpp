@@ -27,6 +27,27 @@ template <DeviceRuntime Device> class StepCopies {
     void put(Run& run, StepTable const& table, Step const& step) {
         is_transfer(step.kind) ? cross(run, table, step) : offload(run, table, step);
     }
+    // Has other replicas get zeros where they wait for what these calls, which are not made, would
+    // tell. fail(layer): the device refuses.
+    template <class Fail>
+    void exchange_zeros(Run& run, Step const& step, Calls::Range calls, Fail fail) noexcept {
+        Frame frame{&run.frames[step.device]};
+        frame.micro_batch = step.micro_batch;
+        bool const backward = step.kind != Kind::forward;
+        try {
+            for (; calls.first != calls.last; ++calls.first) {
+                if (!calls.first->exchanges) continue;
+                ExchangeMemory const& memory = calls.first->buffers->exchange;
+                device_.fill(step.stream, memory.own(frame, backward),
+                             backward ? memory.gradient_bytes : memory.bytes);
+                memory.all_gather(frame, backward);
+            }
+        } catch (...) {
+            run.is_cut = true;
+            device_.cut_short();
+            fail(calls.first->index);
+        }
+    }
 
   private:
     void copy(Step const& step, std::byte const* from, std::byte* to, std::size_t bytes) {

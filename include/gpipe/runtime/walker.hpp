@@ -2,7 +2,6 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/device/device.hpp>
-#include <gpipe/runtime/exchange_zeros.hpp>
 #include <gpipe/runtime/preemptions.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step_copies.hpp>
@@ -243,7 +242,7 @@ template <DeviceRuntime Device> class Walker {
         auto const refused = [&](std::size_t layer) { fail(run, step, layer, step.kind); };
         if constexpr (joins_ranks<Device>)
             if (!run.exchanges.empty() && !run.is_cut)
-                detail::exchange_zeros(device_, run, step, calls, refused);
+                copies().exchange_zeros(run, step, calls, refused);
     }
     // Whether the hook, if there is one, has thrown nothing: that is as if a layer had.
     bool tell_hook(Run& run, Step const& step, std::size_t walker, bool begins) noexcept {
