@@ -19,7 +19,6 @@ set(GPIPE_HEADERS
     include/gpipe/call/handle_set.hpp
     include/gpipe/call/handle_specs.hpp
     include/gpipe/call/loss_scale.hpp
-    include/gpipe/call/step_optionals.hpp
     include/gpipe/call/step_sides.hpp
     include/gpipe/call/step_state.hpp
     include/gpipe/chain/chain.hpp
@@ -223,7 +222,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/engine_steps.hpp
     include/gpipe/runtime/failure.hpp
-    include/gpipe/runtime/freeze.hpp
     include/gpipe/runtime/gradient_report.hpp
     include/gpipe/runtime/has_constants.hpp
     include/gpipe/runtime/immediate_checks.hpp
@@ -261,7 +259,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/probe_inputs.hpp
     include/gpipe/runtime/probe_memory.hpp
-    include/gpipe/runtime/probe_sides.hpp
     include/gpipe/runtime/profile_layers.hpp
     include/gpipe/runtime/rank_call.hpp
     include/gpipe/runtime/rank_commit.hpp
@@ -273,7 +270,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/replica_team.hpp
     include/gpipe/runtime/run.hpp
     include/gpipe/runtime/runs.hpp
-    include/gpipe/runtime/snapshot.hpp
     include/gpipe/runtime/step.hpp
     include/gpipe/runtime/step_copies.hpp
     include/gpipe/runtime/step_end.hpp

@@ -2,7 +2,6 @@
 
 #include <gpipe/call/address.hpp>
 #include <gpipe/call/constant_table.hpp>
-#include <gpipe/call/step_optionals.hpp>
 #include <gpipe/call/step_sides.hpp>
 #include <gpipe/call/step_state.hpp>
 
@@ -12,6 +11,20 @@
 namespace gpipe {
 
 class HandleSet;
+
+/// Which tensors of a mini-batch are absent, of those that may be: see gpipe::Optional.
+struct StepOptionals {
+    void const* const* tags = nullptr; ///< by tensor: one address per tag
+    std::uint64_t absent = 0;          ///< a bit for each tensor
+
+    /// Whether tensors of this tag are.
+    constexpr bool lack(void const* tag) const {
+        std::size_t i = 0;
+        for (std::uint64_t left = absent; left != 0; left >>= 1, ++i)
+            if ((left & 1) && tags[i] == tag) return true;
+        return false;
+    }
+};
 
 /// What a layer function is called for: a halved backward's functions and, in the place of the
 /// first, whole backwards, know by it that the halves run apart.

@@ -4,7 +4,7 @@
 #include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/probe_inputs.hpp>
-#include <gpipe/runtime/probe_sides.hpp>
+#include <gpipe/runtime/probe_memory.hpp>
 
 #include <bit>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/call/step_optionals.hpp>
+#include <gpipe/call/call.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/compiled.hpp>
