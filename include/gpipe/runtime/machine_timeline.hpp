@@ -33,11 +33,10 @@ template <class Device> RunTimes run_times(Machine<Device> const& machine) {
     return {run.times, run.preemptions.load(std::memory_order_relaxed)};
 }
 
-// Over these times; none if that was no training step.
-template <class Device>
-Array<MemoryCurve> used_memory(Machine<Device> const& machine, Array<ActionTime> const& times) {
-    Programs const& all = machine.plan().lowered.programs;
-    std::size_t count = machine.programs().size();
+// Over these times; none if that was no training step. `count`: actions of cells.
+GPIPE_INLINE Array<MemoryCurve> used_memory(MemoryPlan const& plan, std::size_t count,
+                                            Array<ActionTime> const& times) {
+    Programs const& all = plan.lowered.programs;
     for (std::size_t i = count; i < all.size() && i < times.size(); ++i)
         if (times[i].ran) count = all.size();
     struct {
@@ -53,14 +52,12 @@ Array<MemoryCurve> used_memory(Machine<Device> const& machine, Array<ActionTime>
         ran.end[i] = time.end;
     }
     if (!trained) return {};
-    return memory_usage(machine.plan(), ran);
+    return memory_usage(plan, ran);
 }
 
-// The last run that was timed.
-template <class Device>
-Timeline timeline_of(Machine<Device> const& machine, std::string_view title) {
-    Programs const& programs = machine.programs();
-    RunTimes const run = run_times(machine);
+// Of a run that was timed.
+GPIPE_INLINE Timeline timeline_of(MemoryPlan const& plan, Programs const& programs,
+                                  RunTimes const& run, std::string_view title) {
     Array<ActionTime> const& times = run.actions;
     Timeline result(programs.devices(), programs.cells(), programs.micro_batches(), times.size(),
                     title);
@@ -72,7 +69,7 @@ Timeline timeline_of(Machine<Device> const& machine, std::string_view title) {
         throw std::logic_error("gpipe: there is no timed run to show: call time_actions() before "
                                "the step that timeline() is for");
     result.preemptions(run.preemptions);
-    result.memory(used_memory(machine, times));
+    result.memory(used_memory(plan, programs.size(), times));
     return result;
 }
 

@@ -40,7 +40,8 @@ template <class Training> class Timed {
     /// other hosts as far as their clocks could be compared. Throws std::logic_error if there is no
     /// timed run, and while steps are under way.
     Timeline timeline(std::string_view title = {}) const {
-        return detail::timeline_of(machine(), title);
+        return detail::timeline_of(machine().plan(), machine().programs(),
+                                   detail::run_times(machine()), title);
     }
 
     /// From the next run on, calls f(ActionEvent), or f(ActionEvent, the device's stream), when an
