@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/core/bytes.hpp>
 #include <gpipe/plan/edge.hpp>
 
 #include <concepts>

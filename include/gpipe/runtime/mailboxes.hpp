@@ -29,7 +29,6 @@ template <DeviceMemory Device> class Mailboxes {
         std::size_t batch = 0;     ///< bytes of a mini-batch in slots
     };
 
-    Mailboxes() = default;
     /// `tables`, where the devices' side is, must outlive it.
     Mailboxes(Device& device, Tables const& tables, Sizes sizes)
         : tables_(&tables),

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/core/clock.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/walker.hpp>
 

@@ -88,11 +88,8 @@ struct Tables {
     std::uint32_t channel_of_end(std::size_t end) const { return channels[end]; }
     std::uint32_t channel_of_rank(std::size_t rank) const { return channels[tied.size() + rank]; }
     ///@}
-    /// Who decides, and whether that is this rank: of the first replica the one of the last cell.
-    ///@{
+    /// Who decides: of the first replica the one of the last cell.
     std::size_t decider() const { return ranks.of(last_device); }
-    bool decides() const { return ranks.replica == 0 && ranks.self == decider(); }
-    ///@}
     /// Of a layer, or, behind the last, of the loss.
     std::string_view name_of(std::size_t layer) const {
         return layer < model->infos.size() ? model->infos[layer].name : model->loss.name;
