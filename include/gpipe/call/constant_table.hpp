@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <string_view>
@@ -16,16 +17,13 @@ struct ConstantNeed {
     void (*make)(std::byte* to) = nullptr; ///< as a T{}
 };
 /// The types that a layer or a loss declares.
-struct ConstantNeeds : Part<ConstantNeed> {
-    using Part<ConstantNeed>::Part;
-
-    /// Whether a type of this name is among them.
-    constexpr bool has(std::string_view name) const {
-        for (ConstantNeed const& need : *this)
-            if (need.name == name) return true;
-        return false;
-    }
-};
+using ConstantNeeds = Part<ConstantNeed>;
+/// Whether a type of this name is among them.
+GPIPE_INLINE constexpr bool has(ConstantNeeds needs, std::string_view name) {
+    for (ConstantNeed const& need : needs)
+        if (need.name == name) return true;
+    return false;
+}
 
 /// All constants of a step, one behind the other: each type once, in the order in which add() first
 /// sees it. They lie so in every memory.

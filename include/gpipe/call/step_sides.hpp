@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
 #include <string_view>
@@ -19,16 +20,13 @@ struct SideInfo {
 };
 
 /// The side inputs that a layer reads.
-struct SideEnds : Part<SideInfo> {
-    using Part<SideInfo>::Part;
-
-    /// Whether one of this tag is among them.
-    constexpr bool has(std::string_view tag) const {
-        for (SideInfo const& side : *this)
-            if (side.tag == tag) return true;
-        return false;
-    }
-};
+using SideEnds = Part<SideInfo>;
+/// Whether one of this tag is among them.
+GPIPE_INLINE constexpr bool has(SideEnds sides, std::string_view tag) {
+    for (SideInfo const& side : sides)
+        if (side.tag == tag) return true;
+    return false;
+}
 
 /// Where the side inputs of a chain lie for one device, in a step.
 struct StepSides {

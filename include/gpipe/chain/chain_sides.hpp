@@ -25,7 +25,7 @@ template <class F> constexpr SideFault each_side(LayerInfo const* infos, std::si
         for (std::size_t place = 0; place < infos[leaf].sides.size(); ++place) {
             SideInfo info = infos[leaf].sides[place];
             std::size_t first = 0;
-            while (!infos[first].sides.has(info.tag)) ++first;
+            while (!has(infos[first].sides, info.tag)) ++first;
             if (first == leaf) {
                 info.leaf = leaf;
                 info.place = place;

@@ -228,7 +228,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         for (SideInfo const& side : chain.sides) {
             bool read = false;
             for (std::size_t const i : layers) {
-                read = read || chain.layers[i].sides.has(side.tag);
+                read = read || has(chain.layers[i].sides, side.tag);
             }
             if (read && plan.stages) begin.staged_sides += slot_bytes(staging.samples * side.bytes);
         }

@@ -16,8 +16,8 @@ template <class C, class Net, class Loss> struct CheckConstant {
     static consteval bool ok() {
         constexpr bool declared = [] {
             for (LayerInfo const& info : Net::leaf_info)
-                if (info.constants.has(type_name<C>)) return true;
-            return detail::constant_needs<Loss>().has(type_name<C>);
+                if (has(info.constants, type_name<C>)) return true;
+            return has(detail::constant_needs<Loss>(), type_name<C>);
         }();
         static_assert(declared, "gpipe: no layer of this training, nor its loss, declares the "
                                 "constants C: using Constants = gpipe::Constants<C>");

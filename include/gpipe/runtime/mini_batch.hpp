@@ -188,7 +188,7 @@ class MiniBatch {
             for (std::size_t i = plan.first[c];
                  i < plan.first[c + 1] && programs.device_of(c) == device; ++i)
                 for (std::size_t s = 0; s < reads.size(); ++s)
-                    reads[s] = reads[s] || model.infos[i].sides.has(model.sides[s].tag);
+                    reads[s] = reads[s] || has(model.infos[i].sides, model.sides[s].tag);
         return reads;
     }
     void take_sides(Pointers from, std::size_t first, std::size_t count, std::size_t slot) {

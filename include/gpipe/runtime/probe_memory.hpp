@@ -114,7 +114,7 @@ template <class Bench> class ProbeSides {
                std::size_t parts, std::size_t capacity)
         : all_(all), table_(parts * all.size()) {
         for (std::size_t s = 0; s < all.size(); ++s)
-            for (std::size_t p = 0; p < parts && read.has(all[s].tag); ++p) {
+            for (std::size_t p = 0; p < parts && has(read, all[s].tag); ++p) {
                 tensors_.push_back({s, p, {bench, device, all[s].bytes * capacity}});
                 table_[p * all.size() + s] = tensors_.back().memory.there();
             }
