@@ -179,7 +179,6 @@ set(GPIPE_HEADERS
     include/gpipe/plan/cell_values.hpp
     include/gpipe/plan/edge.hpp
     include/gpipe/plan/edge_costs.hpp
-    include/gpipe/plan/end_needs.hpp
     include/gpipe/plan/end_table.hpp
     include/gpipe/plan/ended_step.hpp
     include/gpipe/plan/ending.hpp

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/plan/end_needs.hpp>
 #include <gpipe/plan/ended_step.hpp>
+#include <gpipe/plan/sweep.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +20,7 @@ class EndTable {
           whole_(programs_.cells(), Operands::none),
           statistics_(ending.buffers.empty() ? 0 : programs_.cells() * programs_.micro_batches()),
           updates_(devices_), moves_(devices_),
-          ends_(8 * devices_ + programs_.cells() + 2 + ending.ties.size()),
-          reads_(step, operands, ends_.size()) {
+          ends_(8 * devices_ + programs_.cells() + 2 + ending.ties.size()) {
         ranks_.devices = devices_;
         for (std::size_t c = 0; c < programs_.cells(); ++c)
             if (ending.learns[c]) updates_[programs_.device_of(c)] = true;
@@ -48,7 +47,6 @@ class EndTable {
         for (std::size_t v = 0; v < kinds * devices_; ++v)
             all_.values[first_ + v] = {Operands::none, static_cast<std::uint32_t>(v % devices_), 0,
                                        static_cast<Holds>(first_kind + v / devices_)};
-        needs_ = Needs(most, step.needs.count() + most);
         add_step(operands);
     }
 
@@ -64,13 +62,13 @@ class EndTable {
         }
         for (std::size_t i = size_; i < action_; ++i) programs.add(ends_[i - size_]);
         programs.next_device();
-        result.lowered.needs = static_cast<Needs&&>(needs_);
         result.lowered.immediate = ending_.immediate;
         result.lowered.order = Array<std::uint32_t>(action_);
         for (std::size_t r = 0; r < action_; ++r)
             result.lowered.order[r] = r < size_ ? step_.order[r] : static_cast<std::uint32_t>(r);
         result.operands.begin = first_of(result.operands.begin, action_ + 1);
         result.operands.all = first_of(result.operands.all, operands_);
+        find_needs_of_end(result);
         return result;
     }
 
@@ -111,7 +109,6 @@ class EndTable {
             if (reads_found(a)) all_.all[operands_++] = {statistics_[part_of(a)], 0, Use::read};
             if (finds(a)) statistics_[part_of(a)] = write_of_cell(Holds::statistics, a.cell);
             if (i == loss) losses_ = gradients_[a.cell];
-            needs_.set(i, step_.needs[i]);
             all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
         }
     }
@@ -152,15 +149,8 @@ class EndTable {
         if (how != Use::read) all_.values[v].writer = static_cast<std::uint32_t>(action_);
         all_.all[operands_++] = {static_cast<std::uint32_t>(v), 0, how};
     }
-    // By what is added next, which then needs the writer.
-    void read(Holds holds, std::size_t d) {
-        read(first_ + (static_cast<std::size_t>(holds) - first_kind) * devices_ + d);
-    }
-    [[gnu::noinline]] void read(std::size_t v) {
-        all_.all[operands_++] = {static_cast<std::uint32_t>(v), 0, Use::read};
-        std::uint32_t const writer = all_.values[v].writer;
-        reads_.add(writer, stream_of(writer < size_ ? programs_[writer] : ends_[writer - size_]));
-    }
+    void read(Holds holds, std::size_t d) { use(holds, d, Use::read); }
+    void read(std::uint32_t v) { all_.all[operands_++] = {v, 0, Use::read}; }
     [[gnu::noinline]] void read_gradients(std::size_t d) {
         for (std::size_t c = 0; c < programs_.cells(); ++c)
             if (programs_.device_of(c) == d) read(gradients_[c]);
@@ -172,11 +162,26 @@ class EndTable {
     }
     [[gnu::noinline]] void add(Kind kind, std::uint32_t cell, std::uint32_t tie = 0) {
         ends_[action_ - size_] = {kind, cell, 0, tie};
-        needs_.set(action_, reads_.take(action_));
         all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
     }
-    std::size_t stream_of(Action const& a) const {
-        return step_.stream_of_end(a.kind, programs_.device_of(a.cell));
+    // Whoever reads needs the writer; where anything lies the step's own needs know. The end is as on
+    // streams of its own: what merges lanes is told which layers of its device it is behind.
+    [[gnu::noinline]] void find_needs_of_end(EndedStep& result) const {
+        Lowered& all = result.lowered;
+        Walk walk = walk_of(all);
+        Array<std::uint32_t> count(walk.streams);
+        for (std::size_t i = size_; i < action_; ++i) {
+            Action const& a = all.programs[i];
+            std::size_t const s = step_.stream_of_end(a.kind, programs_.device_of(a.cell));
+            walk.stream[i] = static_cast<std::uint32_t>(walk.streams + s);
+            walk.position[i] = ++count[s];
+        }
+        walk.streams *= 2;
+        Needs const of_data = find_needs(walk, result.operands,
+                                         [](std::size_t, Operand const&) { return Span{}; });
+        all.needs = Needs(action_, step_.needs.count() + of_data.count());
+        for (std::size_t i = 0; i < action_; ++i)
+            all.needs.set(i, i < size_ ? step_.needs[i] : of_data[i]);
     }
 
     Lowered const& step_;
@@ -192,13 +197,11 @@ class EndTable {
     Array<std::uint32_t> statistics_; // by cell and micro-batch, if any layer has them: the value
     Array<bool> updates_, moves_;     // by device: whether its layers learn, and have buffers
     Array<Action> ends_;
-    EndNeeds reads_;         // of the next of these
-    std::size_t losses_ = 0; // the value that is there when all of them are
+    std::uint32_t losses_ = 0; // the value that is there when all of them are
     std::size_t chain_ = 0;  // the next of the gradients' values
     std::size_t first_ = 0;  // of the devices' values
     std::size_t action_ = 0;
     std::size_t operands_ = 0;
-    Needs needs_;
     Operands all_;
 };
 
