@@ -302,7 +302,6 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/order.hpp
     include/gpipe/schedule/peak_bytes.hpp
     include/gpipe/schedule/programs.hpp
-    include/gpipe/schedule/programs_view.hpp
     include/gpipe/schedule/schedule.hpp
     include/gpipe/schedule/schedule_catalogue.hpp
     include/gpipe/schedule/simulate.hpp

@@ -59,10 +59,8 @@ namespace detail {
 
 // An empty copy of the schedule's shape with room for a recompute before every backward.
 GPIPE_INLINE constexpr Programs same_shape(Programs const& schedule) {
-    Programs result(schedule.devices(), schedule.cells(), schedule.micro_batches(),
-                    schedule.size() + schedule.cells() * schedule.micro_batches());
-    for (std::size_t c = 0; c < schedule.cells(); ++c) result.place(c, schedule.device_of(c));
-    return result;
+    return {schedule, schedule.devices(),
+            schedule.size() + schedule.cells() * schedule.micro_batches()};
 }
 
 } // namespace detail

@@ -53,15 +53,10 @@ class EndTable {
     EndedStep result() {
         EndedStep result{step_, static_cast<Operands&&>(all_)};
         Programs& programs = result.lowered.programs =
-            Programs(step_.streams() + 1, programs_.cells(), programs_.micro_batches(), action_);
-        for (std::size_t c = 0; c < programs_.cells(); ++c)
-            programs.place(c, programs_.device_of(c));
-        for (std::size_t s = 0; s < step_.streams(); ++s) {
-            for (Action const& a : programs_.program(s)) programs.add(a);
-            programs.next_device();
-        }
-        for (std::size_t i = size_; i < action_; ++i) programs.add(ends_[i - size_]);
-        programs.next_device();
+            Programs(programs_, step_.streams() + 1, action_);
+        for (std::size_t s = 0; s < step_.streams(); ++s)
+            programs.add_program(programs_.program(s));
+        programs.add_program({ends_.data(), action_ - size_});
         result.lowered.immediate = ending_.immediate;
         result.lowered.order = Array<std::uint32_t>(action_);
         for (std::size_t r = 0; r < action_; ++r)
@@ -164,8 +159,8 @@ class EndTable {
         ends_[action_ - size_] = {kind, cell, 0, tie};
         all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
     }
-    // Whoever reads needs the writer; where anything lies the step's own needs know. The end is as on
-    // streams of its own: what merges lanes is told which layers of its device it is behind.
+    // Whoever reads needs the writer; where anything lies the step's own needs know. The end is as
+    // on streams of its own: what merges lanes is told which layers of its device it is behind.
     [[gnu::noinline]] void find_needs_of_end(EndedStep& result) const {
         Lowered& all = result.lowered;
         Walk walk = walk_of(all);
@@ -177,8 +172,8 @@ class EndTable {
             walk.position[i] = ++count[s];
         }
         walk.streams *= 2;
-        Needs const of_data = find_needs(walk, result.operands,
-                                         [](std::size_t, Operand const&) { return Span{}; });
+        Needs const of_data =
+            find_needs(walk, result.operands, [](std::size_t, Operand const&) { return Span{}; });
         all.needs = Needs(action_, step_.needs.count() + of_data.count());
         for (std::size_t i = 0; i < action_; ++i)
             all.needs.set(i, i < size_ ? step_.needs[i] : of_data[i]);
@@ -198,8 +193,8 @@ class EndTable {
     Array<bool> updates_, moves_;     // by device: whether its layers learn, and have buffers
     Array<Action> ends_;
     std::uint32_t losses_ = 0; // the value that is there when all of them are
-    std::size_t chain_ = 0;  // the next of the gradients' values
-    std::size_t first_ = 0;  // of the devices' values
+    std::size_t chain_ = 0;    // the next of the gradients' values
+    std::size_t first_ = 0;    // of the devices' values
     std::size_t action_ = 0;
     std::size_t operands_ = 0;
     Operands all_;

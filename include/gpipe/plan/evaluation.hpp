@@ -39,8 +39,7 @@ namespace gpipe {
         if (stays(all[i])) order[begin[turn(all[i])]++] = static_cast<std::uint32_t>(i);
 
     Programs& forwards = result.programs;
-    forwards = Programs(all.devices(), all.cells(), all.micro_batches(), size);
-    for (std::size_t c = 0; c < all.cells(); ++c) forwards.place(c, all.device_of(c));
+    forwards = Programs(all, all.devices(), size);
     result.order = Array<std::uint32_t>(size);
     for (std::size_t s = 0; s < all.devices(); ++s) {
         for (std::size_t r = 0; r < size; ++r) {

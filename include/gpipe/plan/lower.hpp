@@ -45,7 +45,6 @@ namespace detail {
                                                            Array<std::size_t> const& order,
                                                            Array<bool> const& offloads,
                                                            Offloads chosen) {
-    std::size_t const cells = programs.cells();
     std::size_t const devices = programs.devices();
     Lowered result;
     result.edges = static_cast<Edges&&>(edges);
@@ -99,12 +98,10 @@ namespace detail {
     }
     std::size_t streams = devices;
     for (bool const stream : used) streams += stream;
-    result.programs = Programs(streams, cells, programs.micro_batches(), programs.size() + count);
+    result.programs = Programs(programs, streams, programs.size() + count);
     result.device = Array<std::size_t>(streams);
-    for (std::size_t c = 0; c < cells; ++c) result.programs.place(c, programs.device_of(c));
     for (std::size_t d = 0; d < devices; ++d) {
-        for (Action const& a : programs.program(d)) result.programs.add(a);
-        result.programs.next_device();
+        result.programs.add_program(programs.program(d));
         result.device[d] = d;
     }
     std::size_t stream = devices;
@@ -144,13 +141,11 @@ namespace detail {
     Array<std::size_t> cells(devices);
     std::size_t streams = lowered.streams();
     for (std::size_t c = 0; c < all.cells(); ++c) streams += ++cells[all.device_of(c)] == 2;
-    Programs more(streams, all.cells(), all.micro_batches(), all.size());
+    Programs more(all, streams, all.size());
     Array<std::size_t> device(streams);
-    for (std::size_t c = 0; c < all.cells(); ++c) more.place(c, all.device_of(c));
     std::size_t s = 0;
     for (; s < lowered.streams(); ++s) {
-        for (Action const& a : all.program(s)) more.add(a);
-        more.next_device();
+        more.add_program(all.program(s));
         device[s] = lowered.device[s];
     }
     lowered.sums = Array<std::size_t>(devices);

@@ -75,12 +75,8 @@ struct Lowered {
     }
     /// The programs of these alone, as they were.
     constexpr Programs computing() const {
-        Programs result(devices(), programs.cells(), programs.micro_batches(), programs.size());
-        for (std::size_t c = 0; c < programs.cells(); ++c) result.place(c, programs.device_of(c));
-        for (std::size_t d = 0; d < result.devices(); ++d) {
-            for (Action const& a : programs.program(d)) result.add(a);
-            result.next_device();
-        }
+        Programs result(programs, devices(), programs.size());
+        for (std::size_t d = 0; d < result.devices(); ++d) result.add_program(programs.program(d));
         return result;
     }
 };

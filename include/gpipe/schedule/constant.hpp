@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/schedule/programs_view.hpp>
+#include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
 #include <cstddef>
@@ -38,6 +38,15 @@ constexpr ConstantPrograms<devices, cells, capacity> constant_of(Programs const&
     Action const* const from = programs.actions();
     Action* const to = result.actions;
     for (std::size_t i = 0; i < size; ++i) to[i] = from[i];
+    return result;
+}
+
+// The other way round.
+GPIPE_INLINE constexpr Programs programs_of(ProgramsView const& view) {
+    Programs result(view.devices, view.cells, view.micro_batches, view.size());
+    for (std::size_t c = 0; c < view.cells; ++c) result.place(c, view.device_of[c]);
+    for (std::size_t d = 0; d < view.devices; ++d)
+        result.add_program({view.actions + view.begin[d], view.begin[d + 1] - view.begin[d]});
     return result;
 }
 

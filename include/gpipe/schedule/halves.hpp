@@ -9,9 +9,7 @@ namespace gpipe {
 /// run apart: where not `splits[c]`.
 [[gnu::cold]] GPIPE_INLINE constexpr Programs join_halves(Programs const& schedule,
                                                           Array<bool> const& splits) {
-    Programs result(schedule.devices(), schedule.cells(), schedule.micro_batches(),
-                    schedule.size());
-    for (std::size_t c = 0; c < schedule.cells(); ++c) result.place(c, schedule.device_of(c));
+    Programs result(schedule, schedule.devices(), schedule.size());
     for (std::size_t d = 0; d < schedule.devices(); ++d) {
         for (Action action : schedule.program(d)) {
             bool const joins = !splits[action.cell];

@@ -13,6 +13,20 @@ namespace gpipe {
 /// copies these are at most 16 actions, and actions have numbers of 32 bits.
 inline constexpr std::size_t most_forwards = std::size_t{1} << 27;
 
+/// Programs as plain arrays, which constant evaluation reads at the least cost. What proofs and
+/// passes work on, whether the arrays are a Programs' or a constant's.
+struct ProgramsView {
+    std::size_t devices = 0;                ///< K
+    std::size_t cells = 0;                  ///< K, or more
+    std::size_t micro_batches = 0;          ///< M
+    std::size_t const* begin = nullptr;     ///< by device, then the end of the last
+    std::size_t const* device_of = nullptr; ///< by cell
+    Action const* actions = nullptr;        ///< device by device
+
+    /// Actions in all.
+    constexpr std::size_t size() const { return begin[devices]; }
+};
+
 /// One program per device: what a schedule is. A value, the same at compile time and at run time;
 /// the only description of a schedule (proved, timed, planned and walked from here).
 /// Built device by device: `programs.add(action)` appends to the program of the current device,
@@ -28,6 +42,11 @@ class Programs {
           device_of_(cells), actions_(capacity) {
         for (std::size_t c = 0; c < cells; ++c) device_of_[c] = c * devices / (cells ? cells : 1);
     }
+
+    /// None yet, of so many devices, with room for so many actions; cells are where they are there.
+    constexpr Programs(Programs const& other, std::size_t devices, std::size_t capacity)
+        : devices_(devices), cells_(other.cells_), micro_batches_(other.micro_batches_),
+          begin_(devices + 1), device_of_(other.device_of_), actions_(capacity) {}
 
     /// Puts a cell on a device (several cells per device in loop or V order).
     /// Throws std::invalid_argument for a cell that is not there.
@@ -61,6 +80,14 @@ class Programs {
         size_ += count;
         return actions_.data() + (size_ - count);
     }
+    /// The current device does these and no more: next_device() is behind them.
+    constexpr void add_program(std::span<Action const> actions) {
+        Action const* const from = actions.data();
+        Action* const to = append(actions.size());
+        for (std::size_t i = 0, size = actions.size(); i < size; ++i) to[i] = from[i];
+        next_device();
+    }
+
     /// Throws std::invalid_argument beyond the number of devices.
     constexpr void next_device() {
         if (current_ == devices_)
@@ -113,6 +140,12 @@ class Programs {
     /// The actions of a device, in order.
     constexpr std::span<Action const> program(std::size_t device) const {
         return {actions_.data() + begin(device), size(device)};
+    }
+
+    /// All of it, for as long as it is there and as it is.
+    constexpr ProgramsView view() const {
+        return {devices_,          cells_,         micro_batches_, begin_.data(),
+                device_of_.data(), actions_.data()};
     }
 
   private:

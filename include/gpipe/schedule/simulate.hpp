@@ -54,8 +54,6 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
     SimulatedTimes<Time> times{Array<Time>(programs.size()), Array<Time>(programs.size())};
     // By the cell that waits for it, output or gradient, and micro-batch.
     Array<Time> arrivals(2 * programs.cells() * micro_batches, never);
-    Array<std::size_t> owners(programs.cells());
-    for (std::size_t c = 0; c < programs.cells(); ++c) owners[c] = programs.device_of(c);
     Array<detail::SimulatedDevice<Time>> devices(programs.devices());
     Array<std::size_t> ready(programs.devices()); // a stack
     std::size_t ready_count = 0;
@@ -80,7 +78,7 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
     Time* const start = times.start.data();
     Time* const end = times.end.data();
     Time* const arrived = arrivals.data();
-    std::size_t const* const owner = owners.data();
+    std::size_t const* const owner = programs.view().device_of;
     detail::SimulatedDevice<Time>* const all = devices.data();
     while (ready_count > 0) {
         std::size_t const d = ready[--ready_count];

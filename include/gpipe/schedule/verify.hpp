@@ -123,8 +123,7 @@ GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t
 /// walking all programs at once with every wait for a neighbouring cell, that all of them come to
 /// their end. Time and memory are linear in the number of actions.
 [[nodiscard, gnu::cold]] GPIPE_INLINE constexpr Verdict verify(Programs const& programs) {
-    ViewOf const owner(programs);
-    ProgramsView const& view = *owner;
+    ProgramsView const view = programs.view();
     if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;
     if (!programs.ended()) return {Problem::unended};
     Verdict const verdict = detail::verify_each(view);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
-#include <gpipe/schedule/programs_view.hpp>
+#include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
 
@@ -57,8 +57,7 @@ template <class Visit> constexpr Array<std::size_t> walk(ProgramsView const& vie
 }
 /// The same.
 template <class Visit> constexpr Array<std::size_t> walk(Programs const& programs, Visit visit) {
-    ViewOf const view(programs);
-    return walk(*view, visit);
+    return walk(programs.view(), visit);
 }
 
 } // namespace gpipe
