@@ -40,22 +40,7 @@ template <class C> struct CheckCheckpointing {
     }
 };
 
-/// That a policy which has one for each cell has as many as there are cells.
-template <class Policy, std::size_t policies, std::size_t cells> struct CheckPoliciesOfCells {
-    static consteval bool ok() {
-        static_assert(policies == cells,
-                      "gpipe: PerCell has more or fewer checkpointing policies than there are "
-                      "cells");
-        return policies == cells;
-    }
-};
-
 namespace detail {
-
-template <class C, std::size_t> inline constexpr bool fits_cells = true;
-template <class... Policies, std::size_t cells>
-inline constexpr bool fits_cells<checkpoint::PerCell<Policies...>, cells> =
-    CheckPoliciesOfCells<checkpoint::PerCell<Policies...>, sizeof...(Policies), cells>::ok();
 
 // The library's own need no check.
 template <class C> inline constexpr bool is_users = !type_name<C>.starts_with("gpipe::");

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/checkpoint/budget.hpp>
+#include <gpipe/checkpoint/halves_policy.hpp>
 #include <gpipe/checkpoint/per_cell.hpp>
 #include <gpipe/checkpoint/reversing.hpp>
 #include <gpipe/checkpoint/reversing_policies.hpp>
@@ -109,9 +111,7 @@ class Dynamic {
         }
     };
 
-    struct Moved;
-    struct MovedWithin;
-    template <WeightHalf half> struct Halved;
+    struct InCell;
     // Throws std::invalid_argument unless it can decide about one cell.
     static void check_in_cell(Dynamic const& policy, char const* what) {
         if (!policy || !policy.policy_->reverses_in_cell())
@@ -127,40 +127,11 @@ class Dynamic {
     Policy const* policy_ = nullptr;
 };
 
-/// Offload of a policy chosen at construction.
-struct Dynamic::Moved {
-    static constexpr std::string_view name = "offload"; ///< what it is found by
-    Dynamic policy;                                     ///< what decides about the layers
-    /// Of one cell, by `policy`, and moved to the host's memory.
-    Reversal reversal(CellToReverse const& cell) const {
-        Reversal result = policy.policy_->in_cell(cell);
-        result.offload = true;
-        return result;
-    }
-};
-
-/// Offload of Optimal.
-struct Dynamic::MovedWithin {
-    static constexpr std::string_view name = "offload"; ///< what it is found by
-    Budget numbers;                                     ///< of Optimal
-    /// They, where what is kept may leave the device.
-    constexpr Budget budget() const {
-        Budget result = numbers;
-        result.offloads = true;
-        return result;
-    }
-};
-
-/// WeightHalves of a policy chosen at construction.
-template <WeightHalf half> struct Dynamic::Halved {
-    static constexpr std::string_view name = gpipe::name(half); ///< what it is found by
-    Dynamic policy;                                             ///< what decides about the rest
+/// What Offload and WeightHalves are put around: a policy chosen at construction.
+struct Dynamic::InCell {
+    Dynamic policy; ///< what decides
     /// Of one cell, by `policy`.
-    Reversal reversal(CellToReverse const& cell) const {
-        Reversal result = policy.policy_->in_cell(cell);
-        result.weights = Array<WeightHalf>(result.layers(), half);
-        return result;
-    }
+    Reversal reversal(CellToReverse const& cell) const { return policy.policy_->in_cell(cell); }
 };
 
 GPIPE_INLINE Dynamic Dynamic::per_cell(Array<Dynamic> policies) {
@@ -169,13 +140,13 @@ GPIPE_INLINE Dynamic Dynamic::per_cell(Array<Dynamic> policies) {
 }
 GPIPE_INLINE Dynamic Dynamic::offload(Dynamic policy) {
     if (Budget const numbers = policy ? policy.policy_->budget() : Budget{}; numbers.given)
-        return MovedWithin{numbers};
+        return Offload<Optimal<>>{{numbers.bytes, numbers.samples, numbers.bandwidth}};
     check_in_cell(policy, "a policy whose tensors are offloaded");
-    return Moved{std::move(policy)};
+    return Offload<InCell>{{std::move(policy)}};
 }
 template <WeightHalf half> Dynamic Dynamic::weight_halves(Dynamic policy) {
     check_in_cell(policy, "a policy whose weight halves are chosen");
-    return Halved<half>{std::move(policy)};
+    return WeightHalves<half, InCell>{{std::move(policy)}};
 }
 
 } // namespace gpipe::checkpoint

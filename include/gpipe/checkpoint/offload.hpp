@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/checkpoint/check_checkpointing.hpp>
 #include <gpipe/checkpoint/per_cell.hpp>
 
 #include <cstddef>

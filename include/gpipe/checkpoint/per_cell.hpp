@@ -110,4 +110,26 @@ template <class... Policies> struct PerCell {
 };
 
 } // namespace checkpoint
+
+/// That a policy which has one for each cell has as many as there are cells.
+template <class Policy, std::size_t policies, std::size_t cells> struct CheckPoliciesOfCells {
+    static consteval bool ok() {
+        static_assert(policies == cells,
+                      "gpipe: PerCell has more or fewer checkpointing policies than there are "
+                      "cells");
+        return policies == cells;
+    }
+};
+
+/// @cond
+namespace detail {
+
+template <class C, std::size_t> inline constexpr bool fits_cells = true;
+template <class... Policies, std::size_t cells>
+inline constexpr bool fits_cells<checkpoint::PerCell<Policies...>, cells> =
+    CheckPoliciesOfCells<checkpoint::PerCell<Policies...>, sizeof...(Policies), cells>::ok();
+
+} // namespace detail
+/// @endcond
+
 } // namespace gpipe
