@@ -1,6 +1,6 @@
 #pragma once
 
-#include <gpipe/checkpoint/reversal.hpp>
+#include <gpipe/checkpoint/piece.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 
@@ -45,6 +45,20 @@ GPIPE_INLINE constexpr std::size_t first_advance(std::size_t n, std::size_t s) {
     return j;
 }
 
+// For append_piece(); room is slots.
+struct RevolveTable {
+    constexpr std::size_t split(std::size_t first, std::size_t last, std::size_t slots) const {
+        std::size_t const n = last - first;
+        if (n == 1) return first;
+        // Without a slot, the sequence goes to the last layer; nothing is stored there.
+        return first + (slots > 0 ? first_advance(n, slots + 1) : n - 1);
+    }
+    constexpr std::size_t beside_all(std::size_t, std::size_t slots) const { return slots; }
+    constexpr std::size_t beside_input(std::size_t, std::size_t slots) const {
+        return slots > 0 ? slots - 1 : 0;
+    }
+};
+
 } // namespace detail
 
 /// How many forwards revolve(layers, slots) has in its steps: the least that are possible with so
@@ -66,34 +80,11 @@ GPIPE_INLINE constexpr std::size_t revolve_forwards(std::size_t layers, std::siz
 /// kept whole, right before its backward. Throws std::invalid_argument if there is no layer.
 GPIPE_INLINE constexpr Reversal revolve(std::size_t layers, std::size_t slots) {
     detail::check_layers(layers);
-    struct Part {
-        std::size_t first, last, slots;
-        bool store; // whether the input of `first` is yet to be stored
-    };
     Reversal result;
     result.forward = Array<Keep>(layers);
     detail::StepList steps;
-    // Parts that are still to be reversed, the next one on top; each is behind those below it.
-    Array<Part> stack(layers + 1);
-    std::size_t size = 0;
-    stack[size++] = {0, layers, slots < layers ? slots : layers - 1, false};
-    while (size > 0) {
-        Part const part = stack[--size];
-        std::size_t const n = part.last - part.first;
-        if (n == 1) {
-            steps.forward(part.first, Keep::all);
-            steps.backward(part.first);
-            continue;
-        }
-        // Without a slot, the sequence goes to the last layer; nothing is stored there.
-        std::size_t const advance =
-            part.slots > 0 ? detail::first_advance(n, part.slots + 1) : n - 1;
-        std::size_t const middle = part.first + advance;
-        for (std::size_t l = part.first; l < middle; ++l)
-            steps.forward(l, l == part.first && part.store ? Keep::input : Keep::nothing);
-        stack[size++] = {part.first, middle, part.slots, false};
-        stack[size++] = {middle, part.last, part.slots > 0 ? part.slots - 1 : 0, true};
-    }
+    detail::append_piece(detail::RevolveTable{}, 0, layers, slots < layers ? slots : layers - 1,
+                         steps);
     result.steps = steps.steps();
     return result;
 }
