@@ -121,19 +121,11 @@ class StepList {
         for (std::size_t l = first; l < last; ++l) forward(l, Keep::all);
         for (std::size_t l = last; l-- > first;) backward(l);
     }
-    constexpr Array<ReversalStep> steps() const {
-        Array<ReversalStep> result(size_);
-        for (std::size_t i = 0; i < size_; ++i) result[i] = room_[i];
-        return result;
-    }
+    constexpr Array<ReversalStep> steps() const { return first_of(room_, size_); }
 
   private:
     constexpr void add(ReversalStep const& step) {
-        if (size_ == room_.size()) {
-            Array<ReversalStep> larger(2 * size_ + 16);
-            for (std::size_t i = 0; i < size_; ++i) larger[i] = room_[i];
-            room_ = static_cast<Array<ReversalStep>&&>(larger);
-        }
+        if (size_ == room_.size()) enlarge(room_, size_, 2 * size_ + 16);
         room_[size_++] = step;
     }
     Array<ReversalStep> room_;

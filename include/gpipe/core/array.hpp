@@ -145,6 +145,13 @@ template <class T> constexpr Array<T> first_of(Array<T> const& all, std::size_t 
     return Array<T>::copy_of(all.data(), size);
 }
 
+/// Gives an array room for so many elements, of which the first `count` are those that it has.
+template <class T> constexpr void enlarge(Array<T>& all, std::size_t count, std::size_t size) {
+    Array<T> more(size);
+    for (std::size_t i = 0; i < count; ++i) more[i] = static_cast<T&&>(all[i]);
+    all = static_cast<Array<T>&&>(more);
+}
+
 /// Elements of an array, one behind the other: a std::span whose iterators are pointers, which cost
 /// constant evaluation a tenth.
 template <class T> class Part {

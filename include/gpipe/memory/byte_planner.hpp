@@ -64,11 +64,6 @@ class BytePlanner {
             if (!step.backward && step.layer == layer - plan_.first[c]) return true;
         return false;
     }
-    template <class F> constexpr void each_cell(std::size_t device, F f) const {
-        for (std::size_t c = 0; c < cells_; ++c)
-            if (programs_.device_of(c) == device) f(c);
-    }
-
     constexpr void look_at_programs() {
         Array<std::size_t> now(cells_);
         for (std::size_t i = 0; i < programs_.size(); ++i) {

@@ -118,8 +118,7 @@ class PartBuilder {
             way_.places[t] = {p, parts[p].bytes};
             parts[p].bytes += one.bytes;
         }
-        way_.parts.parts = Array<TensorPart>(count_);
-        for (std::size_t p = 0; p < count_; ++p) way_.parts.parts[p] = parts[p];
+        way_.parts.parts = first_of(parts, count_);
         for (std::size_t p = 0; p < count_; ++p)
             ++way_.starts_at[static_cast<std::size_t>(parts[p].first) + 1];
         for (std::size_t s = 0; s < stage_count; ++s) way_.starts_at[s + 1] += way_.starts_at[s];

@@ -61,11 +61,7 @@ class GapList {
         for (; g < count_; ++g) gaps_[g] = gaps_[g + 1];
     }
     constexpr void insert(std::size_t g, Gap const& gap) {
-        if (count_ == gaps_.size()) {
-            Array<Gap> more(2 * count_ + 8);
-            for (std::size_t i = 0; i < count_; ++i) more[i] = gaps_[i];
-            gaps_ = static_cast<Array<Gap>&&>(more);
-        }
+        if (count_ == gaps_.size()) enlarge(gaps_, count_, 2 * count_ + 8);
         for (std::size_t i = count_++; i > g; --i) gaps_[i] = gaps_[i - 1];
         gaps_[g] = gap;
     }

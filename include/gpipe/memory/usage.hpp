@@ -124,9 +124,7 @@ GPIPE_INLINE constexpr Array<MemoryCurve::Point> steps_of(Array<Occupation> cons
         else if (bytes != points[count - 1].bytes)
             points[count++] = {time, bytes};
     }
-    Array<MemoryCurve::Point> result(count);
-    for (std::size_t i = 0; i < count; ++i) result[i] = points[i];
-    return result;
+    return first_of(points, count);
 }
 
 // By device, in the order of their beginnings; of the same place each ends before the next begins.
@@ -172,8 +170,7 @@ constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times con
         for (std::size_t n = 0; n + 1 < size; ++n)
             if (all[order[n]].place == all[order[n + 1]].place && !all[order[n]].inside)
                 all[order[n]].end = std::min(all[order[n]].end, all[order[n + 1]].begin);
-        result[d] = Array<Occupation>(size);
-        for (std::size_t n = 0; n < size; ++n) result[d][n] = all[n];
+        result[d] = first_of(all, size);
     }
     return result;
 }

@@ -27,18 +27,13 @@ class Needs {
     constexpr std::size_t count() const { return count_; }
     /// Gives an action, which has none yet, these.
     constexpr void set(std::size_t action, Part<std::uint32_t> needs) {
-        while (count_ + needs.size() > all_.size()) grow();
+        while (count_ + needs.size() > all_.size()) enlarge(all_, count_, 2 * all_.size() + 16);
         first_[action] = static_cast<std::uint32_t>(count_);
         for (std::uint32_t const needed : needs) all_[count_++] = needed;
         last_[action] = static_cast<std::uint32_t>(count_);
     }
 
   private:
-    constexpr void grow() {
-        Array<std::uint32_t> more(2 * all_.size() + 16);
-        for (std::size_t i = 0; i < count_; ++i) more[i] = all_[i];
-        all_ = static_cast<Array<std::uint32_t>&&>(more);
-    }
     Array<std::uint32_t> first_, last_; // by action
     Array<std::uint32_t> all_;
     std::size_t count_ = 0;

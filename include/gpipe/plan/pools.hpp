@@ -171,7 +171,8 @@ class SlotChooser {
             before = before_oldest;
         }
         if (found == none) {
-            found = grow();
+            if (count_ == slots_.size()) enlarge(slots_, count_, 2 * count_);
+            found = static_cast<std::uint32_t>(count_++);
             slots_[found].number = static_cast<std::uint32_t>(pool.slots++);
         } else {
             (before == none ? free_[p] : slots_[before].next) = slots_[found].next;
@@ -180,14 +181,6 @@ class SlotChooser {
         for (std::uint32_t& user : slots_[found].users) user = none;
         at_[v] = found;
         result_.of(v) = slots_[found].number;
-    }
-    constexpr std::uint32_t grow() {
-        if (count_ == slots_.size()) {
-            Array<Slot> more(2 * count_);
-            for (std::size_t s = 0; s < count_; ++s) more[s] = slots_[s];
-            slots_ = static_cast<Array<Slot>&&>(more);
-        }
-        return static_cast<std::uint32_t>(count_++);
     }
     constexpr bool is_sure(Slot const& slot, std::uint32_t writer) const {
         for (std::uint32_t const user : slot.users)

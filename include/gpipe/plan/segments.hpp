@@ -95,11 +95,9 @@ class Segments {
         else if (all_[place.block].count == most)
             place = split(place);
         Block& block = all_[place.block];
-        if (block.count == block.segments.size()) {
-            Array<Segment> more(2 * block.count + 4 < most ? 2 * block.count + 4 : most);
-            for (std::size_t k = 0; k < block.count; ++k) more[k] = block.segments[k];
-            block.segments = static_cast<Array<Segment>&&>(more);
-        }
+        if (block.count == block.segments.size())
+            enlarge(block.segments, block.count,
+                    2 * block.count + 4 < most ? 2 * block.count + 4 : most);
         for (std::size_t k = block.count++; k > place.at; --k)
             block.segments[k] = block.segments[k - 1];
         block.segments[place.at] = segment;
@@ -132,11 +130,7 @@ class Segments {
         return {place.block, 0};
     }
     constexpr void add_block(std::size_t at) {
-        if (blocks_ == all_.size()) {
-            Array<Block> more(2 * blocks_ + 1);
-            for (std::size_t b = 0; b < blocks_; ++b) more[b] = static_cast<Block&&>(all_[b]);
-            all_ = static_cast<Array<Block>&&>(more);
-        }
+        if (blocks_ == all_.size()) enlarge(all_, blocks_, 2 * blocks_ + 1);
         for (std::size_t b = blocks_++; b > at; --b) all_[b] = static_cast<Block&&>(all_[b - 1]);
         all_[at] = {};
     }

@@ -69,14 +69,14 @@ class Programs {
     }
     /// Appends an action to the program of the current device.
     constexpr void add(Action action) {
-        if (size_ == actions_.size()) grow(1);
+        if (size_ == actions_.size()) enlarge(actions_, size_, 2 * size_ + 1);
         actions_[size_++] = action;
     }
     /// Appends `count` forwards of cell 0 to the program of the current device, for the caller to
     /// overwrite at the address returned: a schedule of thousands of actions is then within the
     /// compilers' limits on constant evaluation.
     constexpr Action* append(std::size_t count) {
-        if (count > actions_.size() - size_) grow(count);
+        if (count > actions_.size() - size_) enlarge(actions_, size_, 2 * size_ + count);
         size_ += count;
         return actions_.data() + (size_ - count);
     }
@@ -149,12 +149,6 @@ class Programs {
     }
 
   private:
-    constexpr void grow(std::size_t count) {
-        Array<Action> more(2 * size_ + count);
-        for (std::size_t i = 0; i < size_; ++i) more[i] = actions_[i];
-        actions_ = static_cast<Array<Action>&&>(more);
-    }
-
     std::size_t devices_ = 0;
     std::size_t cells_ = 0;
     std::size_t micro_batches_ = 0;

@@ -42,12 +42,7 @@ class DeviceChoice {
     constexpr void add(Array<std::uint32_t> const& picks) {
         Combination each{0, 0, picks};
         for (std::size_t c = 0; c < picks.size(); ++c) each.time += rows_[c][picks[c]].time;
-        if (count_ == all_.size()) {
-            Array<Combination> larger(2 * count_ + 16);
-            for (std::size_t i = 0; i < count_; ++i)
-                larger[i] = static_cast<Combination&&>(all_[i]);
-            all_ = static_cast<Array<Combination>&&>(larger);
-        }
+        if (count_ == all_.size()) enlarge(all_, count_, 2 * count_ + 16);
         all_[count_++] = static_cast<Combination&&>(each);
     }
 
