@@ -29,9 +29,6 @@ set(GPIPE_HEADERS
     include/gpipe/chain/check_layer.hpp
     include/gpipe/chain/check_loss.hpp
     include/gpipe/chain/check_neighbours.hpp
-    include/gpipe/chain/check_side.hpp
-    include/gpipe/chain/check_skip.hpp
-    include/gpipe/chain/check_tie.hpp
     include/gpipe/chain/element.hpp
     include/gpipe/chain/handle_table.hpp
     include/gpipe/chain/info.hpp

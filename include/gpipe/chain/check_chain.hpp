@@ -3,15 +3,72 @@
 #include <gpipe/chain/chain.hpp>
 #include <gpipe/chain/check_layer.hpp>
 #include <gpipe/chain/check_neighbours.hpp>
-#include <gpipe/chain/check_side.hpp>
-#include <gpipe/chain/check_skip.hpp>
-#include <gpipe/chain/check_tie.hpp>
 
 #include <cstddef>
 
 namespace gpipe {
 
 template <class... Items> class Pipeline;
+
+/// The sentence about a tensor that layer `Index` stashes or pops under Tag, where the rest of the
+/// chain does not go with it.
+template <SkipFault::Kind kind, std::size_t Index, class L, class Tag, std::size_t Other,
+          class OtherLayer, class T>
+struct CheckSkip {
+    static consteval bool ok() {
+        using Fault = SkipFault::Kind;
+        static_assert(kind != Fault::never_popped,
+                      "gpipe: layer Index (L) stashes a tensor under Tag, but no layer pops it "
+                      "(of the same Repeat, if L is in one)");
+        static_assert(kind != Fault::never_stashed,
+                      "gpipe: layer Index (L) pops a tensor under Tag, but no layer stashes it "
+                      "(of the same Repeat, if L is in one)");
+        static_assert(kind != Fault::stashed_again,
+                      "gpipe: layer Index (L) stashes a tensor under Tag, as layer Other "
+                      "(OtherLayer) does: each has a tag of its own, or stands in a Repeat");
+        static_assert(kind != Fault::popped_again,
+                      "gpipe: layer Index (L) pops a tensor under Tag, as layer Other "
+                      "(OtherLayer) does: what is stashed once is popped once");
+        static_assert(kind != Fault::stashed_and_popped,
+                      "gpipe: layer Index (L) both stashes and pops a tensor under Tag");
+        static_assert(kind != Fault::popped_before,
+                      "gpipe: layer Other (OtherLayer) pops a tensor under Tag before layer Index "
+                      "(L) stashes it");
+        static_assert(kind != Fault::other_tensor,
+                      "gpipe: layer Index (L) pops a T under Tag, but layer Other (OtherLayer) "
+                      "stashes another tensor");
+        return false;
+    }
+};
+
+/// The sentence about a parameter tensor T that layer `Index` ties under Tag, where that is not one
+/// with others.
+template <TieFault::Kind kind, std::size_t Index, class L, class Tag, std::size_t First,
+          class FirstLayer, class T>
+struct CheckTie {
+    static consteval bool ok() {
+        using Fault = TieFault::Kind;
+        static_assert(kind != Fault::alone,
+                      "gpipe: layer Index (L) ties a parameter tensor under Tag, but no other "
+                      "layer does");
+        static_assert(kind != Fault::other_tensor,
+                      "gpipe: layer Index (L) ties a T under Tag, but layer First (FirstLayer) "
+                      "another tensor");
+        return false;
+    }
+};
+
+/// The sentence about a side input that layer `Index` reads under Tag as a T, where another layer
+/// reads another tensor under it.
+template <std::size_t Index, class L, class Tag, std::size_t First, class FirstLayer, class T,
+          bool fits = false>
+struct CheckSide {
+    static consteval bool ok() {
+        static_assert(fits, "gpipe: layer Index (L) reads a T as the side input Tag, but layer "
+                            "First (FirstLayer) another tensor");
+        return fits;
+    }
+};
 
 namespace detail {
 
@@ -29,6 +86,15 @@ template <std::size_t layers> struct CheckLayerCount {
         return layers <= 0xFFFFFFFF;
     }
 };
+
+// One of a layer's ends, see SkipEnds.
+template <class Stash, class Pop, std::size_t end> struct SkipOfEnds;
+template <class... Ss, class... Ps, std::size_t end>
+struct SkipOfEnds<Skips<Ss...>, Skips<Ps...>, end> {
+    using type = typename List<Ss..., Ps...>::template at<end>;
+};
+template <class L, std::size_t end>
+using SkipAt = typename SkipOfEnds<typename StashOf<L>::type, typename PopOf<L>::type, end>::type;
 
 // The fault of a skip, whose ends are leaves.
 template <class Shape, class... Items> consteval bool check_skip() {
