@@ -49,20 +49,20 @@ template <class... Items> class Pipeline {
     /// The skips of the chain, in the order of what is popped.
     static constexpr auto skips = [] {
         constexpr Part<detail::ItemExtent> items{Chain::extents, Chain::items};
-        std::array<SkipPair, detail::count_skips(leaf_info.data(), items)> pairs{};
+        std::array<SkipPair, detail::write_skips(leaf_info.data(), items)> pairs{};
         detail::write_skips(leaf_info.data(), items, pairs.data());
         return pairs;
     }();
     /// The ends of its ties, see TiedTensor.
     static constexpr auto ties = [] {
         constexpr Part<detail::ItemExtent> items{Chain::extents, Chain::items};
-        std::array<TiedTensor, detail::count_tied(leaf_info.data(), items)> ends{};
+        std::array<TiedTensor, detail::write_tied(leaf_info.data(), items)> ends{};
         detail::write_tied(leaf_info.data(), items, ends.data());
         return ends;
     }();
     /// Its side inputs, in the order in which they are read first.
     static constexpr auto sides = [] {
-        std::array<SideInfo, detail::count_sides(leaf_info.data(), leaves)> all{};
+        std::array<SideInfo, detail::write_sides(leaf_info.data(), leaves)> all{};
         detail::write_sides(leaf_info.data(), leaves, all.data());
         return all;
     }();

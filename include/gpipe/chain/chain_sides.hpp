@@ -39,14 +39,15 @@ template <class F> constexpr SideFault each_side(LayerInfo const* infos, std::si
     return fault;
 }
 
-GPIPE_INLINE constexpr std::size_t count_sides(LayerInfo const* infos, std::size_t leaves) {
+// How many there are; and writes them, if there is room.
+GPIPE_INLINE constexpr std::size_t write_sides(LayerInfo const* infos, std::size_t leaves,
+                                               SideInfo* to = nullptr) {
     std::size_t count = 0;
-    each_side(infos, leaves, [&](SideInfo const&) { ++count; });
+    each_side(infos, leaves, [&](SideInfo const& info) {
+        if (to) to[count] = info;
+        ++count;
+    });
     return count;
-}
-
-GPIPE_INLINE constexpr void write_sides(LayerInfo const* infos, std::size_t leaves, SideInfo* to) {
-    each_side(infos, leaves, [&](SideInfo const& info) { *to++ = info; });
 }
 
 // What the caller gives of a sample: what the first layer takes, then the side inputs.

@@ -52,25 +52,19 @@ constexpr SkipFault each_skip(LayerInfo const* infos, Part<ItemExtent> items, F 
     return fault;
 }
 
-// How many there are.
-GPIPE_INLINE constexpr std::size_t count_skips(LayerInfo const* infos, Part<ItemExtent> items) {
+// How many there are; and writes them, if there is room, in the order of what is popped: first
+// those within each Repeat.
+GPIPE_INLINE constexpr std::size_t write_skips(LayerInfo const* infos, Part<ItemExtent> items,
+                                               SkipPair* to = nullptr) {
     std::size_t count = 0;
-    each_skip(infos, items, [&](auto, auto, auto, auto, ItemExtent const* item) {
-        count += item ? item->count : 1;
-    });
-    return count;
-}
-
-// All of them, in the order of what is popped: first those within each Repeat.
-GPIPE_INLINE constexpr void write_skips(LayerInfo const* infos, Part<ItemExtent> items,
-                                        SkipPair* to) {
     each_skip(infos, items,
               [&](std::size_t from, std::uint32_t stash, std::size_t end, std::uint32_t pop,
                   ItemExtent const* item) {
+                  count += item ? item->count : 1;
                   SkipInfo const& info = infos[from].skips.first[stash];
                   std::size_t const first = layer_of(from, items.data());
                   std::size_t const last = layer_of(end, items.data());
-                  for (std::size_t n = 0; n < (item ? item->count : 1); ++n) {
+                  for (std::size_t n = 0; to && n < (item ? item->count : 1); ++n) {
                       std::size_t const before = item ? n * item->group : 0;
                       *to++ = {static_cast<std::uint32_t>(first + before),
                                static_cast<std::uint32_t>(last + before),
@@ -80,6 +74,7 @@ GPIPE_INLINE constexpr void write_skips(LayerInfo const* infos, Part<ItemExtent>
                                info.gradient_bytes};
                   }
               });
+    return count;
 }
 
 } // namespace gpipe::detail

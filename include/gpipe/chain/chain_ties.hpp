@@ -84,17 +84,15 @@ constexpr TieFault each_tied(LayerInfo const* infos, Part<ItemExtent> items, F f
     return fault;
 }
 
-// How many ends there are.
-GPIPE_INLINE constexpr std::size_t count_tied(LayerInfo const* infos, Part<ItemExtent> items) {
+// How many ends there are; and writes them, if there is room.
+GPIPE_INLINE constexpr std::size_t write_tied(LayerInfo const* infos, Part<ItemExtent> items,
+                                              TiedTensor* to = nullptr) {
     std::size_t count = 0;
-    each_tied(infos, items, [&](TiedTensor const&) { ++count; });
+    each_tied(infos, items, [&](TiedTensor const& end) {
+        if (to) to[count] = end;
+        ++count;
+    });
     return count;
-}
-
-// All of them.
-GPIPE_INLINE constexpr void write_tied(LayerInfo const* infos, Part<ItemExtent> items,
-                                       TiedTensor* to) {
-    each_tied(infos, items, [&](TiedTensor const& end) { *to++ = end; });
 }
 
 } // namespace detail
