@@ -304,7 +304,6 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/simulate.hpp
     include/gpipe/schedule/verdict.hpp
     include/gpipe/schedule/verify.hpp
-    include/gpipe/schedule/walk.hpp
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
     include/gpipe/schedule_for.hpp

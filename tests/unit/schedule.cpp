@@ -5,7 +5,6 @@
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/order.hpp>
 #include <gpipe/schedule/simulate.hpp>
-#include <gpipe/schedule/walk.hpp>
 
 #include <doctest/doctest.h>
 

@@ -3,7 +3,6 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/lowered.hpp>
 #include <gpipe/schedule/simulate.hpp>
-#include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
 #include <stdexcept>

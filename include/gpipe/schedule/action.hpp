@@ -88,6 +88,9 @@ struct Action {
     friend constexpr bool operator==(Action const&, Action const&) = default;
 };
 
+/// "No action" among indices of actions.
+inline constexpr std::size_t no_action = static_cast<std::size_t>(-1);
+
 /// An action of that kind: for programs that are written by hand.
 ///@{
 GPIPE_INLINE constexpr Action forward(std::size_t cell, std::size_t micro_batch) {

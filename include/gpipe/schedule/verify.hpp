@@ -2,8 +2,8 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/verdict.hpp>
-#include <gpipe/schedule/walk.hpp>
 
 #include <cstddef>
 
@@ -106,12 +106,49 @@ GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view) {
     return {Problem::sound, 0, 0, {}, peak};
 }
 
-// Whether all devices come to their end; else the first that does not.
+// Whether all devices come to their end, else the first that does not, where all programs run at
+// once, each device strictly in order, every action as soon as what it needs on any device has run:
+// a forward the forward of the cell before, a backward (or its first half) that of the next cell. A
+// device that waits is looked at again only when what it waits for has run, so time is linear in
+// the number of actions.
 GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t peak) {
-    Array<std::size_t> const reached = walk(view, [](std::size_t, std::size_t) {});
+    // Forward and backward of each pair have a key; that of the next cell is `row` further. Few
+    // statements per action: they are what clang counts.
+    std::size_t const row = 2 * view.micro_batches;
+    Array<std::size_t> next(view.devices);
+    Array<std::size_t> ready(view.devices);
+    Array<bool> done(row * view.cells);
+    Array<std::size_t> waiter(row * view.cells); // 1 + the device that waits here
+    bool* const done_at = done.data();
+    std::size_t* const waiter_at = waiter.data();
+    for (std::size_t d = 0; d < view.devices; ++d) {
+        ready[d] = view.devices - 1 - d; // device 0 first
+        next[d] = view.begin[d];
+    }
+    for (std::size_t ready_count = view.devices; ready_count > 0;) {
+        std::size_t const d = ready[--ready_count];
+        std::size_t const end = view.begin[d + 1];
+        std::size_t i = next[d];
+        for (; i < end; ++i) {
+            Action const& a = view.actions[i];
+            bool const gradient = a.kind == Kind::backward || a.kind == Kind::input_gradient;
+            std::size_t const key = row * a.cell + 2 * a.micro_batch + gradient;
+            std::size_t const need = a.kind == Kind::forward && a.cell > 0 ? key - row
+                                     : gradient && a.cell + 1 < view.cells ? key + row
+                                                                           : no_action;
+            if (need != no_action && !done_at[need]) {
+                waiter_at[need] = d + 1;
+                break;
+            }
+            if (a.kind != Kind::forward && !gradient) continue;
+            done_at[key] = true;
+            if (waiter_at[key]) ready[ready_count++] = waiter_at[key] - 1;
+        }
+        next[d] = i;
+    }
     for (std::size_t d = 0; d < view.devices; ++d)
-        if (reached[d] < view.begin[d + 1])
-            return {Problem::deadlock, d, reached[d] - view.begin[d], view.actions[reached[d]]};
+        if (next[d] < view.begin[d + 1])
+            return {Problem::deadlock, d, next[d] - view.begin[d], view.actions[next[d]]};
     return {Problem::sound, 0, 0, {}, peak};
 }
 
