@@ -34,4 +34,14 @@ template <class... Ts> struct List {
     template <std::size_t index> using at = typename detail::TypeAt<index, Ts...>::type;
 };
 
+namespace detail {
+
+// A, Pack<A> and Pack<A, B> in one form.
+template <template <class...> class Pack, class T> struct AsPack { using type = Pack<T>; };
+template <template <class...> class Pack, class... Ts> struct AsPack<Pack, Pack<Ts...>> {
+    using type = Pack<Ts...>;
+};
+
+} // namespace detail
+
 } // namespace gpipe

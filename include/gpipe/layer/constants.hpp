@@ -2,6 +2,7 @@
 
 #include <gpipe/call/constant_table.hpp>
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/type_list.hpp>
 #include <gpipe/core/type_name.hpp>
 
 #include <cstddef>
@@ -23,12 +24,9 @@ namespace detail {
 template <class C> inline char constant_mark = 0;
 template <class C> inline constexpr void const* constant_id = &constant_mark<C>;
 
-// A and Constants<A> mean the same, as with handles.
-template <class T> struct AsConstants { using type = Constants<T>; };
-template <class... Cs> struct AsConstants<Constants<Cs...>> { using type = Constants<Cs...>; };
 template <class L, class = void> struct ConstantsOf { using type = Constants<>; };
 template <class L> struct ConstantsOf<L, std::void_t<typename L::Constants>> {
-    using type = typename AsConstants<typename L::Constants>::type;
+    using type = typename AsPack<Constants, typename L::Constants>::type;
 };
 template <class L> using constants_of = typename ConstantsOf<L>::type;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/call/handle_set.hpp>
+#include <gpipe/core/type_list.hpp>
 
 #include <type_traits>
 
@@ -19,12 +20,9 @@ namespace detail {
 template <class H> inline char handle_mark = 0;
 template <class H> inline constexpr void const* handle_id = &handle_mark<H>;
 
-// A and Handles<A> mean the same, as with tensors.
-template <class T> struct AsHandles { using type = Handles<T>; };
-template <class... Hs> struct AsHandles<Handles<Hs...>> { using type = Handles<Hs...>; };
 template <class L, class = void> struct HandlesOf { using type = Handles<>; };
 template <class L> struct HandlesOf<L, std::void_t<typename L::Handles>> {
-    using type = typename AsHandles<typename L::Handles>::type;
+    using type = typename AsPack<Handles, typename L::Handles>::type;
 };
 template <class L> using handles_of = typename HandlesOf<L>::type;
 

@@ -40,11 +40,9 @@ struct SideOf<SideInput<Tag, T>> {
     }
 };
 
-template <class S> struct AsSides { using type = SideInputs<S>; };
-template <class... Ss> struct AsSides<SideInputs<Ss...>> { using type = SideInputs<Ss...>; };
 template <class L, class = void> struct SidesOf { using type = SideInputs<>; };
 template <class L> struct SidesOf<L, std::void_t<typename L::Side>> {
-    using type = typename AsSides<typename L::Side>::type;
+    using type = typename AsPack<SideInputs, typename L::Side>::type;
 };
 template <class L> using sides_of = typename SidesOf<L>::type;
 

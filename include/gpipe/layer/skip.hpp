@@ -49,17 +49,13 @@ template <class Tag, class T> struct SkipOf<Skip<Tag, T>> {
     static constexpr bool fits = is_tensor<T>;
 };
 
-// A, Skips<A> and Skips<A, B> in one form.
-template <class S> struct AsSkips { using type = Skips<S>; };
-template <class... Ss> struct AsSkips<Skips<Ss...>> { using type = Skips<Ss...>; };
-
 template <class L, class = void> struct StashOf { using type = Skips<>; };
 template <class L> struct StashOf<L, std::void_t<typename L::Stash>> {
-    using type = typename AsSkips<typename L::Stash>::type;
+    using type = typename AsPack<Skips, typename L::Stash>::type;
 };
 template <class L, class = void> struct PopOf { using type = Skips<>; };
 template <class L> struct PopOf<L, std::void_t<typename L::Pop>> {
-    using type = typename AsSkips<typename L::Pop>::type;
+    using type = typename AsPack<Skips, typename L::Pop>::type;
 };
 
 // The one of some skips that has this tag: its place among them, and its tensor.

@@ -73,12 +73,9 @@ template <class Parameters, class... Ts> struct TiesAmong<Parameters, Ties<Ts...
     static constexpr TieEnds ends() { return {infos, sizeof...(Ts)}; }
 };
 
-// A and Ties<A> in one form.
-template <class T> struct AsTies { using type = Ties<T>; };
-template <class... Ts> struct AsTies<Ties<Ts...>> { using type = Ties<Ts...>; };
-
 template <ties_parameters L>
-using ties_of = TiesAmong<typename ParametersOf<L>::type, typename AsTies<typename L::Tied>::type>;
+using ties_of =
+    TiesAmong<typename ParametersOf<L>::type, typename AsPack<Ties, typename L::Tied>::type>;
 
 } // namespace detail
 } // namespace gpipe

@@ -17,40 +17,21 @@ enum class Reads { neither, input, output, both };
 
 namespace detail {
 
-template <class L, class = void> struct ParametersOf { using type = Tensors<>; };
-template <class L> struct ParametersOf<L, std::void_t<typename L::Parameters>> {
-    using type = as_tensors<typename L::Parameters>;
-};
-template <class L, class = void> struct SavedOf { using type = Tensors<>; };
-template <class L> struct SavedOf<L, std::void_t<typename L::Saved>> {
-    using type = as_tensors<typename L::Saved>;
-};
-template <class L, class = void> struct DeferredOf { using type = Tensors<>; };
-template <class L> struct DeferredOf<L, std::void_t<typename L::Deferred>> {
-    using type = as_tensors<typename L::Deferred>;
-};
-template <class L, class = void> struct ScratchOf { using type = Tensors<>; };
-template <class L> struct ScratchOf<L, std::void_t<typename L::Scratch>> {
-    using type = as_tensors<typename L::Scratch>;
-};
-
-template <class L, class = void> struct BuffersOf { using type = Tensors<>; };
-template <class L> struct BuffersOf<L, std::void_t<typename L::Buffers>> {
-    using type = as_tensors<typename L::Buffers>;
-};
-template <class L, class = void> struct StatisticsOf { using type = Tensors<>; };
-template <class L> struct StatisticsOf<L, std::void_t<typename L::Statistics>> {
-    using type = as_tensors<typename L::Statistics>;
-};
-
-template <class L, class = void> struct ExchangedOf { using type = Tensors<>; };
-template <class L> struct ExchangedOf<L, std::void_t<typename L::Exchanged>> {
-    using type = as_tensors<typename L::Exchanged>;
-};
-template <class L, class = void> struct ExchangedGradientOf { using type = Tensors<>; };
-template <class L> struct ExchangedGradientOf<L, std::void_t<typename L::ExchangedGradient>> {
-    using type = as_tensors<typename L::ExchangedGradient>;
-};
+// The tensors that a layer declares under a name; none where it does not.
+#define GPIPE_TENSORS(Name)                                                                        \
+    template <class L, class = void> struct Name##Of { using type = Tensors<>; };                  \
+    template <class L> struct Name##Of<L, std::void_t<typename L::Name>> {                         \
+        using type = as_tensors<typename L::Name>;                                                 \
+    };
+GPIPE_TENSORS(Parameters)
+GPIPE_TENSORS(Saved)
+GPIPE_TENSORS(Deferred)
+GPIPE_TENSORS(Scratch)
+GPIPE_TENSORS(Buffers)
+GPIPE_TENSORS(Statistics)
+GPIPE_TENSORS(Exchanged)
+GPIPE_TENSORS(ExchangedGradient)
+#undef GPIPE_TENSORS
 
 template <class L>
 concept has_buffers = requires {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/balance/cell_of.hpp>
+#include <gpipe/checkpoint/cell_to_reverse.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/plan/lower.hpp>
@@ -37,7 +38,7 @@ class BytePlanner {
         plan_.first = request.first;
         plan_.capacity = request.capacity;
         plan_.cells = Array<CellValues>(cells_);
-        plan_.in_flight = Array<std::size_t>(cells_);
+        plan_.in_flight = in_flight_by_cell(programs);
         look_at_programs();
         find_edges(request.links);
         find_values();
@@ -65,14 +66,10 @@ class BytePlanner {
         return false;
     }
     constexpr void look_at_programs() {
-        Array<std::size_t> now(cells_);
         for (std::size_t i = 0; i < programs_.size(); ++i) {
             Action const& a = programs_[i];
             if (a.kind == Kind::recompute) recomputes_[a.cell] = true;
             if (a.kind == Kind::weight_gradient && halves_[a.cell].empty()) find_halves(a.cell);
-            if (a.kind == Kind::forward)
-                plan_.in_flight[a.cell] = std::max(plan_.in_flight[a.cell], ++now[a.cell]);
-            if (ends_backward(a.kind)) --now[a.cell];
         }
     }
     constexpr void find_halves(std::size_t c) {

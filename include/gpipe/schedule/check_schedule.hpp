@@ -156,7 +156,7 @@ template <class Source> struct EachVerdict {
     static constexpr Verdict value = verdict();
 };
 template <class Source> struct EndVerdict {
-    static constexpr Verdict value = verify_ends(Source::value.view(), 0);
+    static constexpr Verdict value = verify_ends(Source::value.view());
 };
 
 template <class Policy, class Source> consteval bool check_programs() {

@@ -54,9 +54,6 @@ struct Verdict {
     std::size_t device = 0;           ///< of that action
     std::size_t position = 0;         ///< in that device's program
     Action action{};                  ///< where it was met
-    /// Of sound programs: the most (cell, micro-batch) pairs in flight on a device, between the
-    /// begin of their forward and the end of their backward or weight gradient.
-    std::size_t peak = 0;
 
     /// Whether the programs are sound.
     constexpr explicit operator bool() const { return problem == Problem::sound; }

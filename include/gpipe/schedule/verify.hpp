@@ -58,15 +58,13 @@ GPIPE_INLINE constexpr Action missing_action(std::size_t cell, std::size_t micro
 }
 
 // Every action once, on the device that owns its cell, behind what it needs there; recomputes may
-// be there. Also counts what is in flight.
+// be there.
 GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view) {
     std::size_t const cells = view.cells;
     std::size_t const row = view.micro_batches;
     Array<unsigned char> seen_by_pair(cells * row);
     unsigned char* const seen = seen_by_pair.data();
-    std::size_t peak = 0;
     for (std::size_t d = 0; d < view.devices; ++d) {
-        std::size_t in_flight = 0;
         for (std::size_t i = view.begin[d]; i < view.begin[d + 1]; ++i) {
             // Few statements: they are what clang counts.
             Action const& a = view.actions[i];
@@ -92,8 +90,6 @@ GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view) {
                                         : Problem::sound;
             if (problem != Problem::sound) return {problem, d, i - view.begin[d], a};
             seen[pair] = static_cast<unsigned char>(seen[pair] | does);
-            if (in_flight += does & seen_forward; in_flight > peak) peak = in_flight;
-            in_flight -= (does & seen_weight_gradient) != 0;
         }
     }
     for (std::size_t c = 0; c < cells; ++c)
@@ -103,7 +99,7 @@ GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view) {
                 return {Problem::missing, d, view.begin[d + 1] - view.begin[d],
                         missing_action(c, m, not_done)};
             }
-    return {Problem::sound, 0, 0, {}, peak};
+    return {};
 }
 
 // Whether all devices come to their end, else the first that does not, where all programs run at
@@ -111,7 +107,7 @@ GPIPE_INLINE constexpr Verdict verify_each(ProgramsView const& view) {
 // a forward the forward of the cell before, a backward (or its first half) that of the next cell. A
 // device that waits is looked at again only when what it waits for has run, so time is linear in
 // the number of actions.
-GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t peak) {
+GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view) {
     // Forward and backward of each pair have a key; that of the next cell is `row` further. Few
     // statements per action: they are what clang counts.
     std::size_t const row = 2 * view.micro_batches;
@@ -149,7 +145,7 @@ GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t
     for (std::size_t d = 0; d < view.devices; ++d)
         if (next[d] < view.begin[d + 1])
             return {Problem::deadlock, d, next[d] - view.begin[d], view.actions[next[d]]};
-    return {Problem::sound, 0, 0, {}, peak};
+    return {};
 }
 
 } // namespace detail
@@ -164,7 +160,7 @@ GPIPE_INLINE constexpr Verdict verify_ends(ProgramsView const& view, std::size_t
     if (Verdict const verdict = detail::verify_shape(view); !verdict) return verdict;
     if (!programs.ended()) return {Problem::unended};
     Verdict const verdict = detail::verify_each(view);
-    return verdict ? detail::verify_ends(view, verdict.peak) : verdict;
+    return verdict ? detail::verify_ends(view) : verdict;
 }
 
 } // namespace gpipe
