@@ -76,9 +76,15 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
     plan.staged_targets = staging.targets.slots(staging.samples);
 
     ConstantTable const constants = detail::all_constants(chain);
+    auto const put_on_host = [&](Pool& pool) {
+        pool.space = devices;
+        pool.at = plan.host;
+        plan.host += pool.total();
+    };
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceBytes& bytes = plan.devices[d];
         DeviceOffsets& begin = plan.begin[d];
+        begin.host = plan.host;
         std::size_t at = 0;
         Array<std::size_t> const layers = detail::layers_on(d, first, programs);
         auto const held = [&](std::size_t layer, bool learned) {
@@ -179,6 +185,10 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
             for (std::uint32_t const e : plan.lowered.edges.into(c))
                 put(pools.pool(Holds::input_back, e), bytes.activations);
             put(pools.pool(Holds::retained, c), bytes.activations);
+            for (std::uint32_t const e : plan.lowered.edges.out_of(c))
+                for (Holds const holds : {Holds::staged_output, Holds::staged_gradient})
+                    put_on_host(pools.pool(holds, e));
+            put_on_host(pools.pool(Holds::offloaded, c));
         }
         // An evaluation has all that for itself.
         begin.parts = at;
@@ -247,19 +257,6 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         begin.handles = at;
         bytes.handles = handles.bytes();
     }
-    auto const put_on_host = [&](Pool& pool) {
-        pool.space = devices;
-        pool.at = plan.host;
-        plan.host += pool.total();
-    };
-    for (std::size_t d = 0; d < devices; ++d)
-        for (std::size_t c = 0; c < cells; ++c) {
-            if (programs.device_of(c) != d) continue;
-            for (std::uint32_t const e : plan.lowered.edges.out_of(c))
-                for (Holds const holds : {Holds::staged_output, Holds::staged_gradient})
-                    put_on_host(plan.pools.pool(holds, e));
-            put_on_host(plan.pools.pool(Holds::offloaded, c));
-        }
 }
 
 } // namespace gpipe::detail

@@ -102,6 +102,7 @@ struct DeviceOffsets {
     std::size_t tied = 0;         ///< where gradients of others come to be added
     std::size_t replicas = 0;     ///< where parts of other replicas' gradients come
     std::size_t handles = 0;      ///< their workspaces
+    std::size_t host = 0; ///< not there, but in the host's memory: what it copies to or through
 };
 
 /// Every byte of a training, before the run: an arena per device, and an offset in it for every
@@ -174,15 +175,7 @@ struct MemoryPlan {
     /// Bytes of the host's memory that belong to the devices in front of this one: they stand in
     /// the order of the devices.
     constexpr std::size_t host_before(std::size_t device) const {
-        std::size_t bytes = 0;
-        for (std::size_t c = 0; c < cells.size(); ++c) {
-            if (lowered.programs.device_of(c) >= device) continue;
-            for (std::uint32_t const e : lowered.edges.out_of(c))
-                bytes += pools.pool(Holds::staged_output, e).total() +
-                         pools.pool(Holds::staged_gradient, e).total();
-            bytes += pools.pool(Holds::offloaded, c).total();
-        }
-        return bytes;
+        return device < begin.size() ? begin[device].host : host;
     }
     /// Of all arenas.
     constexpr std::size_t total() const {
