@@ -159,8 +159,9 @@ class EndTable {
         ends_[action_ - size_] = {kind, cell, 0, tie};
         all_.begin[++action_] = static_cast<std::uint32_t>(operands_);
     }
-    // Whoever reads needs the writer; where anything lies the step's own needs know. The end is as
-    // on streams of its own: what merges lanes is told which layers of its device it is behind.
+    // Whoever reads needs the writer; where anything lies the step's own needs know. As if a
+    // device's end were on a stream of its own: who merges lanes is told which layers there it is
+    // behind.
     [[gnu::noinline]] void find_needs_of_end(EndedStep& result) const {
         Lowered& all = result.lowered;
         Walk walk = walk_of(all);
@@ -168,10 +169,10 @@ class EndTable {
         for (std::size_t i = size_; i < action_; ++i) {
             Action const& a = all.programs[i];
             std::size_t const s = step_.stream_of_end(a.kind, programs_.device_of(a.cell));
-            walk.stream[i] = static_cast<std::uint32_t>(walk.streams + s);
+            walk.stream[i] = static_cast<std::uint32_t>(s < devices_ ? walk.streams + s : s);
             walk.position[i] = ++count[s];
         }
-        walk.streams *= 2;
+        walk.streams += devices_;
         Needs const of_data =
             find_needs(walk, result.operands, [](std::size_t, Operand const&) { return Span{}; });
         all.needs = Needs(action_, step_.needs.count() + of_data.count());
