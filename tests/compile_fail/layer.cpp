@@ -78,6 +78,7 @@
 // expect GPIPE_CHEAP_IS_NO_CONSTANT: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_CHEAP_IS_NO_CONSTANT: gpipe: what layer Index \(L\) says by frozen, accepts_none, only_evaluates, .* static constexpr bool
 // expect GPIPE_REPEAT_IN_REPEAT: gpipe: layer Index \(L\) is a Repeat in a Repeat, or a Pipeline
+// expect GPIPE_FROZEN_REPEAT: gpipe: layer Index \(L\) is a Repeat in a Repeat, or a Pipeline: .*, and Frozen is a layer
 // expect GPIPE_PIPELINE_IN_PIPELINE: gpipe: layer Index \(L\) is a Repeat in a Repeat, or a Pipeline
 // expect GPIPE_INSIDE_REPEAT: CheckLayer<(4, Mistake>|.*Index=4, L=Mistake)
 // expect GPIPE_INSIDE_REPEAT: gpipe: layer Index \(L\) has no forward
@@ -454,6 +455,8 @@ struct Mistake : Whole {
 struct Mistake final : Four {};
 #elif defined(GPIPE_REPEAT_IN_REPEAT)
 using Mistake = gpipe::Repeat<2, Four, gpipe::Repeat<3, Four>>;
+#elif defined(GPIPE_FROZEN_REPEAT)
+using Mistake = gpipe::Frozen<gpipe::Repeat<2, Four>>;
 #elif defined(GPIPE_PIPELINE_IN_PIPELINE)
 using Mistake = gpipe::Pipeline<Four>;
 #elif defined(GPIPE_INSIDE_REPEAT)

@@ -234,6 +234,15 @@ TEST_CASE("tied parameters are saved once, buffers under their layers' names, an
         gpipe::save(*whole, folder / "w");
         CHECK(folder.content("s") == folder.content("w"));
     }
+    // Of somebody who has named it by another of its layers.
+    std::string renamed = folder.content("w");
+    std::string const first = "\"layer.0000.0\"";
+    renamed.replace(renamed.find(first), first.size(), "\"layer.0001.0\"");
+    folder.write("r", renamed);
+    std::string const said = error_of([&] { gpipe::load(*whole, folder / "r"); });
+    CHECK(has(said, "missing: layer.0000.0 F32[5, 5], as which layer.0001.0 has to be there: they "
+                    "are tied\n"));
+    CHECK(has(said, "unexpected: \"layer.0001.0\" F32[5, 5], which is tied to layer.0000.0"));
 }
 
 TEST_CASE("every bit comes back: payloads of NaN, signs of zero, denormals") {

@@ -20,7 +20,7 @@ template <std::size_t Index, class L> struct CheckLayer {
                       "gpipe: layer Index (L) is no copyable class, as a layer must be");
         static_assert(fault != LayerFault::is_several,
                       "gpipe: layer Index (L) is a Repeat in a Repeat, or a Pipeline: a chain is a "
-                      "list of layers and of Repeats of layers, no deeper");
+                      "list of layers and of Repeats of layers, no deeper, and Frozen is a layer");
         static_assert(fault != LayerFault::is_final,
                       "gpipe: layer Index (L) must not be final: which functions it has is seen by "
                       "deriving from it");

@@ -54,6 +54,7 @@ enum class LayerFault {
 template <class> inline constexpr bool is_several = false;
 template <std::size_t n, class... Ls> inline constexpr bool is_several<Repeat<n, Ls...>> = true;
 template <class... Items> inline constexpr bool is_several<Pipeline<Items...>> = true;
+template <class L> inline constexpr bool is_several<Frozen<L>> = is_several<L>;
 
 // Calls of a layer, const or not, whatever they return.
 struct CallForward {

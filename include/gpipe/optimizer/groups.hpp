@@ -60,9 +60,9 @@ namespace detail {
     std::string const which =
         group.tensor == ParameterGroup::every ? "" : " " + std::to_string(group.tensor);
     throw_error<std::invalid_argument>(
-        "gpipe: groups[%zu] of the optimizer is of nothing: no layer that it is of%s has a "
-        "parameter tensor%s, but for later ends of ties, for which the first counts",
-        number, group.type ? ", and of that type," : "", which.c_str());
+        "gpipe: groups[%zu] of the optimizer is of nothing: none of its layers%s has a parameter "
+        "tensor%s; tied ones are those of the first of their layers",
+        number, group.type ? " of that type" : "", which.c_str());
 }
 
 struct NoGroups {};

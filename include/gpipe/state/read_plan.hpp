@@ -111,6 +111,9 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
         auto const at = there.find(here.name);
         if (at == there.end()) {
             problems += "\n  missing: " + here.name + ' ' + described(here.dtype, here.shape);
+            for (auto const& [other, name] : state.tied)
+                if (name == here.name && files.pieces().count(other))
+                    problems += ", as which " + other + " has to be there: they are tied";
             continue;
         }
         if (std::string const what = misfit(here, *at->second, foreign); !what.empty())
@@ -142,8 +145,10 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
         plan.ages.back() = age;
     }
     for (auto const& [name, pieces] : there)
-        problems += "\n  unexpected: " + in_quotes(name) + ' ' +
-                    described((*pieces)[0].entry->dtype, (*pieces)[0].entry->shape);
+        problems +=
+            "\n  unexpected: " + in_quotes(name) + ' ' +
+            described((*pieces)[0].entry->dtype, (*pieces)[0].entry->shape) +
+            (state.tied.count(name) ? ", which is tied to " + state.tied.find(name)->second : "");
     for (std::string const& pattern : filter.unused())
         problems += "\n  no tensor is called " + in_quotes(pattern) +
                     (filter.begins_one(pattern)

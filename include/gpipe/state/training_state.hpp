@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +50,8 @@ struct TrainingState {
     bool scales = false;                     ///< whether there is a loss scale
     LossScaleState scale{};                  ///< then that
     bool infers = false;                     ///< whether there is no optimizer
+    /// By the name that a tied tensor would have in another of its layers: the one that it has.
+    std::map<std::string, std::string, std::less<>> tied{};
 };
 
 namespace detail {
@@ -129,7 +133,13 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
                         info.buffers.find(memory.buffers.buffers, t), keeps);
         for (std::size_t t = 0; t < layer.parameters.size(); ++t) {
             TensorType const& type = layer.parameters[t];
-            if (machine.engine().tied().is_repeated(i, t)) continue;
+            if (machine.engine().tied().is_repeated(i, t)) {
+                Tables::Tie const tie = machine.engine().tied().of(i, t);
+                TiedTensor const& first = machine.model().ties[tie.first];
+                state.tied[tensor_name(i, layer, t)] =
+                    tensor_name(first.layer, layers[first.layer], first.tensor);
+                continue;
+            }
             if (!info.learns(t)) {
                 Tables::Tie const tie = machine.engine().tied().of(i, t);
                 for (std::size_t e = tie.first + 1; e < tie.last; ++e)
