@@ -207,6 +207,25 @@ class Training : public ConstantPlan<Net, Policies...>,
     void read_gradient(std::size_t layer, std::size_t tensor, Range&& to) {
         read_gradient(layer, tensor, detail::written_span<Range>(to));
     }
+    /// Copies an array of what the optimizer has for a parameter tensor, as its rule() numbers
+    /// them: of Adam 0 the first moment and 1 the second, of a user's own perhaps an average of
+    /// parameters. Zeros before the first step. Throws as read_gradient(), std::out_of_range where
+    /// the optimizer has not so many, and std::logic_error where replicas have parts of them.
+    template <class T>
+        requires(!std::is_const_v<T>)
+    void read_optimizer_state(std::size_t layer, std::size_t tensor, std::size_t array,
+                              std::span<T> to) {
+        auto& machine = this->settled();
+        machine.copy(reinterpret_cast<std::byte*>(to.data()),
+                     optimizer_state_for(machine, layer, tensor, array, to), to.size_bytes());
+    }
+    /// The same into what a std::span is made of.
+    template <class Range>
+        requires detail::IsArray<Range>
+    void read_optimizer_state(std::size_t layer, std::size_t tensor, std::size_t array,
+                              Range&& to) {
+        read_optimizer_state(layer, tensor, array, detail::written_span<Range>(to));
+    }
     /// What the gradient of the loss is multiplied by in the next step, see Options::loss_scale; 1
     /// if it is not scaled. Waits for all steps.
     double loss_scale() { return this->settled().engine().runs().scale().factor; }

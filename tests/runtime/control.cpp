@@ -2,12 +2,14 @@
 #include <support/net.hpp>
 
 #include <gpipe/inference.hpp>
+#include <gpipe/replicas.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -180,6 +182,56 @@ TEST_CASE("gradients without an update refuse what a step refuses") {
     CHECK_THROWS_WITH_AS(train.compute_gradients(x, x),
                          "gpipe: a mini-batch of 8 samples, but memory was planned for 4",
                          std::invalid_argument);
+}
+
+TEST_CASE_TEMPLATE("what the optimizer has of each tensor is to be read", Device, Host, Deferred,
+                   Remote) {
+    using Net = gpipe::Pipeline<toy::Linear<double, 5, 6>, toy::Linear<double, 6, 3>>;
+    using T = toy::Training<Net, toy::MeanSquare<double, 3>, gpipe::Adam, Device>;
+    for (std::size_t cells : {std::size_t{1}, std::size_t{2}}) {
+        typename T::Options options;
+        options.samples = 8;
+        options.cells = cells;
+        options.micro_batches = 4;
+        gpipe::Adam const adam{.learning_rate = 0.01f, .beta1 = 0.75f, .beta2 = 0.875f};
+        T train({}, {}, adam, options);
+        toy::Data<double> const some(8, 3);
+        std::vector<double> before(30, 7);
+        train.read_optimizer_state(0, 0, 1, before);
+        CHECK(before == std::vector<double>(30));
+        train.step(some.inputs, some.targets);
+        for (std::size_t const layer : {std::size_t{0}, std::size_t{1}})
+            for (std::size_t const tensor : {std::size_t{0}, std::size_t{1}}) {
+                std::size_t const count = tensor ? (layer ? 3 : 6) : (layer ? 18 : 30);
+                std::vector<double> gradient(count), first(count), second(count);
+                train.read_gradient(layer, tensor, gradient);
+                train.read_optimizer_state(layer, tensor, 0, first);
+                train.read_optimizer_state(layer, tensor, 1, std::span(second));
+                for (std::size_t i = 0; i < count; ++i) {
+                    CHECK(first[i] == doctest::Approx(0.25 * gradient[i]));
+                    CHECK(second[i] == doctest::Approx(0.125 * gradient[i] * gradient[i]));
+                }
+            }
+        std::vector<double> six(6);
+        std::vector<float> other(6);
+        CHECK_THROWS_WITH_AS(train.read_optimizer_state(0, 1, 2, six),
+                             "gpipe: there is no array 2 of optimizer state: the optimizer has 2 "
+                             "for each parameter tensor",
+                             std::out_of_range);
+        CHECK_THROWS_AS(train.read_optimizer_state(0, 0, 0, six), std::invalid_argument);
+        CHECK_THROWS_AS(train.read_optimizer_state(0, 1, 0, other), std::invalid_argument);
+        CHECK_THROWS_AS(train.read_optimizer_state(2, 0, 0, six), std::out_of_range);
+    }
+    using Sharded =
+        gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>,
+                        gpipe::Loss<toy::MeanSquare<double, 3>>, gpipe::Optimizer<gpipe::Adam>,
+                        gpipe::Replicas<2, gpipe::shard::OptimizerState>>;
+    Sharded sharded({}, {}, {}, {.samples = 8});
+    std::vector<double> six(6);
+    CHECK_THROWS_WITH_AS(sharded.read_optimizer_state(0, 1, 0, six),
+                         "gpipe: each replica has a part of the optimizer's state: save() writes "
+                         "it whole",
+                         std::logic_error);
 }
 
 TEST_CASE("a summary says what a training consists of") {

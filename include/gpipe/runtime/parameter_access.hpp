@@ -114,4 +114,26 @@ ParameterAt parameter_for(Machine<Device> const& machine, std::size_t layer, std
     return at;
 }
 
+/// Where array `array` is of what the optimizer has for it, as many elements of type T. Throws
+/// std::out_of_range where the optimizer has not so many, std::logic_error where replicas have
+/// parts of them.
+template <class Device, class T>
+std::byte* optimizer_state_for(Machine<Device>& machine, std::size_t layer, std::size_t tensor,
+                               std::size_t array, std::span<T> values) {
+    ParameterAt const at = parameter_for(not_frozen(machine, layer, tensor), layer, tensor, values);
+    std::size_t const states = machine.model().states;
+    if (array >= states)
+        detail::throw_error<std::out_of_range>(
+            "gpipe: there is no array %zu of optimizer state: the optimizer has %zu for each "
+            "parameter tensor",
+            array, states);
+    Tables const& tables = machine.engine().tables();
+    if (tables.replicas.any() && tables.replicas.replication.shards)
+        throw std::logic_error("gpipe: each replica has a part of the optimizer's state: save() "
+                               "writes it whole");
+    UpdateRow const* row = tables.updates.begin();
+    while (row->parameter != at.parameter) ++row;
+    return row->state + array * slot_bytes(at.bytes);
+}
+
 } // namespace gpipe
