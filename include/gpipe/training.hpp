@@ -185,8 +185,8 @@ class Training : public ConstantPlan<Net, Policies...>,
     }
     /// @cond
     // For the sentence of those of parameters.
-    template <std::size_t index> void gradients() requires(!HostReadable<Device>) {
-        this->template parameters<index>();
+    template <std::size_t index> auto gradients() requires(!HostReadable<Device>) {
+        return this->template parameters<index>();
     }
     template <class T>
     std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(!HostReadable<Device>) {

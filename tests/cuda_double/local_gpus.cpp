@@ -337,7 +337,7 @@ TEST_CASE("P10 GPUs that are too few, and graphs, are refused") {
                       "may name one for several devices");
     auto o = of_two();
     o.device.gpus = {0, 1, 2};
-    refused(o, "gpipe: Options::device.gpus names 3 GPUs for 2 replicas of 2 devices each");
+    refused(o, "gpipe: Options::device.gpus has 3 entries for 2 replicas of 2 devices each");
     o.device.gpus = {0, 1, 2, 3};
     refused(o, "gpipe: there is no GPU 3, but 3 of them");
     o.device.gpus = {0, 1, 1, 0};

@@ -308,8 +308,8 @@ TEST_CASE("where a GPU may have few peers neighbours are those") {
     gpipe::cuda::Links const links({}, 5, gpipe::Link::shared);
     CHECK_THROWS_AS(gpipe::cuda::Links({}, 99, gpipe::Link::shared), gpipe::cuda::TooFewDevices);
     CHECK_THROWS_WITH_AS(gpipe::cuda::Links({0, 1}, 3, gpipe::Link::shared),
-                         "gpipe: Options::device.gpus names 2 GPUs for 3 devices: one for each, "
-                         "and one may be there twice",
+                         "gpipe: Options::device.gpus has 2 entries for 3 devices: one for each, "
+                         "and one GPU may be there twice",
                          std::invalid_argument);
     for (std::size_t d = 0; d < 4; ++d) CHECK(links.link(d, d + 1) == gpipe::Link::copied);
     CHECK(links.link(0, 4) == gpipe::Link::staged);

@@ -383,8 +383,8 @@ TEST_CASE("A6 GPUs that are not there, and too few, are refused by name") {
     std::string const present = std::to_string(gpu_count());
     CHECK(says({99}, 1) == "gpipe: there is no GPU 99, but " + present + " of them");
     CHECK(says({0, -1}, 2) == "gpipe: there is no GPU -1, but " + present + " of them");
-    CHECK(says({0}, 2) == "gpipe: Options::device.gpus names 1 GPUs for 2 devices: one for each, "
-                          "and one may be there twice");
+    CHECK(says({0}, 2) == "gpipe: Options::device.gpus has 1 entries for 2 devices: one for each, "
+                          "and one GPU may be there twice");
     if (gpu_count() < toy::KernelNet<float, true>::size)
         CHECK(says({}, gpu_count() + 1) == "too few: gpipe: " + std::to_string(gpu_count() + 1) +
                                                " GPUs are needed, but CUDA sees only " + present +

@@ -214,7 +214,8 @@ template <> struct StepWork<device::Cuda> : EnqueuingWork<StepWork<device::Cuda>
             static_assert(HasRule<Optimizer, T>,
                           "gpipe: on this device an optimizer needs: template <class T> "
                           "GPIPE_HOST_DEVICE auto rule(gpipe::UpdateContext) const, which returns "
-                          "a functor (T& parameter, T gradient, T& state...)");
+                          "a functor (T& parameter, T gradient, T& state...); and so does a hook, "
+                          "see Hooked, one that takes a gradient");
             if constexpr (HasRule<Optimizer, T>) {
                 detail::UpdateRows all{call, {}, {}};
                 unsigned blocks = 0;

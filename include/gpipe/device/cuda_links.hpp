@@ -76,8 +76,8 @@ class Links {
         }
         if (gpus.size() < devices)
             throw std::invalid_argument(
-                "gpipe: Options::device.gpus names " + std::to_string(gpus.size()) + " GPUs for " +
-                std::to_string(devices) + " devices: one for each, and one may be there twice");
+                "gpipe: Options::device.gpus has " + std::to_string(gpus.size()) + " entries for " +
+                std::to_string(devices) + " devices: one for each, and one GPU may be there twice");
         gpus.resize(devices);
         for (int const gpu : gpus)
             if (gpu < 0 || gpu >= present)

@@ -122,7 +122,7 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     /// The first tensor that is there; `count` if none is.
     std::size_t there() const {
         std::size_t first = 0;
-        while (first < count && elements_[first] == absent) ++first;
+        while (first != count && elements_[first] == absent) ++first; // nvcc warns of < 0
         return first;
     }
     /// Where each tensor begins, and what a sample of it takes.

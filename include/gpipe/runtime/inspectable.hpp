@@ -45,7 +45,8 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
             machine().model().layers[index].object);
     }
     /// Calls change(layer), which may set its run-time members, once no run is under way: from the
-    /// next one on they hold. Runs that are kept as graphs are captured anew.
+    /// next one on they hold. Runs that are kept as graphs are captured anew. (nvcc 13 takes what a
+    /// generic lambda assigns as `layer = {.member = 1}` by position: `layer.member = 1` is right.)
     template <std::size_t index, class F> void change_layer(F&& change) {
         using Layer = typename Net::template Layer<index>;
         if constexpr (!detail::CheckChange<F, Layer>::ok()) return;
@@ -72,7 +73,10 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
     }
     /// @cond
     // For their sentence alone.
-    template <std::size_t> void parameters() requires(!HostReadable<Device>) { refuse_views(); }
+    template <std::size_t index> auto parameters() requires(!HostReadable<Device>) {
+        refuse_views();
+        return parameter_views<ParametersOf<index>, detail::Access::write>(nullptr);
+    }
     template <class T>
     std::span<T> parameter(std::size_t, std::size_t) requires(!HostReadable<Device>) {
         refuse_views();

@@ -42,8 +42,8 @@ class LocalGpus final : cuda::Peers {
                 throw cuda::TooFewDevices(static_cast<int>(needed), present);
         }
         if (all.gpus.size() < needed)
-            throw std::invalid_argument("gpipe: Options::device.gpus names " +
-                                        std::to_string(all.gpus.size()) + " GPUs for " +
+            throw std::invalid_argument("gpipe: Options::device.gpus has " +
+                                        std::to_string(all.gpus.size()) + " entries for " +
                                         std::to_string(replicas) + " replicas of " +
                                         std::to_string(devices) + " devices each");
         auto const first = all.gpus.begin() + static_cast<std::ptrdiff_t>(replica * devices);
