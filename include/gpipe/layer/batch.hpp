@@ -122,14 +122,14 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     /// The first tensor that is there; `count` if none is.
     std::size_t there() const {
         std::size_t first = 0;
-        while (first != count && elements_[first] == absent) ++first; // nvcc warns of < 0
+        while (first < count && elements_[first] == absent) ++first;
         return first;
     }
     /// Where each tensor begins, and what a sample of it takes.
     std::array<TensorPointer, count> tensors() const {
         constexpr std::array<std::size_t, count> bytes{Ts::bytes...};
         std::array<TensorPointer, count> result;
-        for (std::size_t t = 0; t < count; ++t)
+        for (std::size_t t = 0; t != count; ++t) // nvcc warns of what is below none
             result[t] = {data_[t], bytes[t], elements_[t] == absent};
         return result;
     }
