@@ -48,10 +48,12 @@ template <class O, bool apart> struct Decay : O { static constexpr bool decouple
 
 // The updates as their papers state them, for one number. `t` counts from 1.
 struct ReferenceSGD {
-    double rate, momentum, decay, v = 0;
+    double rate, momentum, decay;
+    bool nesterov = false;
+    double v = 0;
     double operator()(double p, double g, int) {
         v = momentum * v + g + decay * p;
-        return p - rate * v;
+        return p - rate * (nesterov ? g + decay * p + momentum * v : v);
     }
 };
 struct ReferenceRMSProp {
@@ -105,14 +107,18 @@ void check_against(O optimizer, Reference reference, double tolerance, float dec
 // Settings that a float holds exactly, so that double runs agree to rounding.
 constexpr double rate = 0x1p-6;
 
-TEST_CASE_TEMPLATE("SGD is v = momentum v + g + decay p; p -= rate v", T, float, double) {
+TEST_CASE_TEMPLATE(
+    "SGD is v = momentum v + g + decay p; p -= rate v, or what Nesterov adds to that", T, float,
+    double) {
     double const tolerance = std::is_same_v<T, float> ? 1e-3 : 1e-11;
     for (double const momentum : {0.0, 0.875})
         for (double const decay : {0.0, 0.125})
-            check_against<T>(SGD{.learning_rate = static_cast<float>(rate),
-                                 .momentum = static_cast<float>(momentum),
-                                 .weight_decay = static_cast<float>(decay)},
-                             ReferenceSGD{rate, momentum, decay}, tolerance);
+            for (bool const nesterov : {false, true})
+                check_against<T>(SGD{.learning_rate = static_cast<float>(rate),
+                                     .momentum = static_cast<float>(momentum),
+                                     .weight_decay = static_cast<float>(decay),
+                                     .nesterov = nesterov},
+                                 ReferenceSGD{rate, momentum, decay, nesterov}, tolerance);
 }
 
 TEST_CASE_TEMPLATE("RMSProp divides by the root of the running square", T, float, double) {
@@ -164,8 +170,11 @@ TEST_CASE("the decay of doubles is theirs, however small it is") {
 TEST_CASE_TEMPLATE("what no momentum keeps does not come back, infinite or not", T, float, double) {
     T const infinite = std::numeric_limits<T>::infinity();
     T p = 1, square = 0, step = 0;
-    gpipe::SGD{.learning_rate = 0.5f}.rule<T>({1})(p, 0.25, step = infinite);
-    CHECK(p == T(0.875));
+    for (bool const nesterov : {false, true}) {
+        gpipe::SGD const sgd{.learning_rate = 0.5f, .nesterov = nesterov};
+        sgd.rule<T>({1})(p = 1, 0.25, step = infinite);
+        CHECK(p == T(0.875));
+    }
     gpipe::RMSProp{.learning_rate = 0.5f, .alpha = 0, .epsilon = 0}.rule<T>({1})(p, 0.25, square,
                                                                                  step = infinite);
     CHECK(p == T(0.375));

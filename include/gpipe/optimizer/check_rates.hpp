@@ -28,6 +28,8 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
             f("weight_decay", double{optimizer.weight_decay}, -no_bound, no_bound);
         if constexpr (requires { double{optimizer.momentum}; })
             f("momentum", double{optimizer.momentum}, -no_bound, no_bound);
+        if constexpr (requires { bool{optimizer.nesterov}; })
+            f("nesterov", optimizer.nesterov ? 1.0 : 0.0, -no_bound, no_bound);
         if constexpr (requires { double{optimizer.alpha}; })
             f("alpha", double{optimizer.alpha}, -no_bound, no_bound);
         // Adam divides by what is left to 1.

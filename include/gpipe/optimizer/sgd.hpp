@@ -4,13 +4,15 @@
 
 namespace gpipe {
 
-/// Stochastic gradient descent with momentum, as torch.optim.SGD (dampening 0, no Nesterov):
-/// v = momentum v + (g + weight_decay p); p -= learning_rate v. One state (v).
+/// Stochastic gradient descent with momentum, as torch.optim.SGD (dampening 0):
+/// d = g + weight_decay p; v = momentum v + d; p -= learning_rate v. One state (v). Nesterov's
+/// (1983; Sutskever et al., 2013): p -= learning_rate (d + momentum v).
 struct SGD {
     static constexpr std::size_t states = 1; ///< numbers kept per parameter: v
     float learning_rate = 1e-2f;             ///< size of a step
     float momentum = 0;                      ///< share of the last step that is made again
     float weight_decay = 0;                  ///< L2: what of the parameter is added to the gradient
+    bool nesterov = false;                   ///< whether the momentum is Nesterov's
 
     /// The update of one element.
     template <class T> struct Rule {
@@ -18,17 +20,18 @@ struct SGD {
         ///@{
         T rate, momentum, decay;
         ///@}
+        bool ahead; ///< Nesterov's
         /// Writes the parameter and its state.
         GPIPE_HOST_DEVICE void operator()(T& p, T gradient, T& velocity) const {
             T const g = gradient + decay * p;
             velocity = momentum == 0 ? g : momentum * velocity + g; // 0 times infinite is not 0
-            p = rate == 0 ? p : p - rate * velocity;
+            p = rate == 0 ? p : p - rate * (ahead ? g + momentum * velocity : velocity);
         }
     };
     /// What an update does to one element of the tensor that the context names.
     template <OptimizerNumber T> GPIPE_HOST_DEVICE Rule<T> rule(UpdateContext context) const {
         return {static_cast<T>(learning_rate * context.rate), static_cast<T>(momentum),
-                static_cast<T>(weight_decay * context.decay)};
+                static_cast<T>(weight_decay * context.decay), nesterov && momentum != 0};
     }
     /// Updates one tensor.
     template <OptimizerNumber T>
