@@ -327,6 +327,53 @@ using Decayed =
 
 } // namespace
 
+namespace {
+
+// (p - p) x + x, of which both p are one: their gradients are each other's opposites.
+struct Opposite {
+    using Input = gpipe::Tensor<double>;
+    using Output = Input;
+    using Parameters = gpipe::Tensors<Input, Input>;
+    using Tied = gpipe::Ties<gpipe::Tie<Weights, 0>, gpipe::Tie<Weights, 1>>;
+    void initialize(auto& ctx) const {
+        auto [a, b] = ctx.parameters();
+        a[0] = b[0] = 1;
+    }
+    void forward(auto&, auto x, auto y) const { std::copy(x.begin(), x.end(), y.begin()); }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        auto [a, b] = ctx.gradients();
+        for (std::size_t s = 0; s < x.samples(); ++s) {
+            a[0] += x(s) * dy(s);
+            b[0] -= x(s) * dy(s);
+            dx(s) = dy(s);
+        }
+    }
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE("only their sum has to be finite, with immediate updates, too", Device, Host,
+                   Deferred, Remote) {
+    auto const check = [](auto update) {
+        using T =
+            gpipe::Training<gpipe::Pipeline<Opposite>, gpipe::Cells<1>, gpipe::MicroBatches<2>,
+                            gpipe::Loss<toy::MeanSquare<double, 1>>, Device, decltype(update)>;
+        T train({}, {}, {}, {.samples = 2, .finite_gradients = true});
+        double const x[] = {0x1p300, 0x1p300}, target[] = {0, 0}; // whose squares are infinite
+        for (int step = 0; step < 3; ++step) CHECK_NOTHROW(train.step(x, target));
+        double parameter[1], gradient[1];
+        for (std::size_t const tensor : {std::size_t{0}, std::size_t{1}}) {
+            train.read_parameter(0, tensor, parameter);
+            train.read_gradient(0, tensor, gradient);
+            CHECK(parameter[0] == 1);
+            CHECK(gradient[0] == 0);
+        }
+        CHECK(train.steps() == 3);
+    };
+    check(gpipe::update::AfterCommit{});
+    check(gpipe::update::Immediate{});
+}
+
 TEST_CASE_TEMPLATE("an optimizer takes all ends for the first one: rates, decay, layer and type",
                    Device, Host, Deferred, Remote) {
     using O = gpipe::Grouped<gpipe::AdamW>;

@@ -515,6 +515,14 @@ TEST_CASE("only and except load some tensors by name, and leave all else as it i
     folder.write("archive", std::string("PK\3\4 and so on", 14));
     CHECK(has(error_of([&] { gpipe::load(to.train, folder / "archive"); }),
               "a zip archive, as torch.save() writes them"));
+    // The length of a header may begin so, too.
+    std::string long_begin;
+    for (std::size_t more = 19'000; long_begin.substr(0, 2) != "PK"; more += 8)
+        long_begin = gpipe::safetensors::file_begin(
+            {{"layer.0000.1", gpipe::Dtype::F32, {6}, 0, 24}}, {{"more", std::string(more, 'x')}});
+    long_begin.append(reinterpret_cast<char const*>(bias.data()), sizeof bias);
+    folder.write("long", long_begin);
+    CHECK_NOTHROW(gpipe::load(to.train, folder / "long", {.only = {"layer.0000.1"}}));
 }
 
 TEST_CASE(
@@ -776,6 +784,10 @@ TEST_CASE("files of others: how many steps their optimizer state has seen has to
     for (std::size_t const layer : {0u, 1u}) CHECK(values(*there, layer) == values(*own, layer));
     // Parameters alone say nothing of that; a file that does is not contradicted.
     gpipe::load(*make(), folder / "others", {.only = {"layer."}});
+    CHECK(has(error_of([&] {
+                  gpipe::load(*make(), folder / "others", {.only = {"layer."}, .state_steps = 60});
+              }),
+              "LoadOptions::state_steps is given, and no optimizer state loaded"));
     CHECK(has(error_of([&] { gpipe::load(*make(), folder / "own", {.state_steps = 60}); }),
               "LoadOptions::state_steps is given, and the file says how many"));
 }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 namespace {
 
@@ -203,6 +204,22 @@ using Loss4 = gpipe::Loss<blank::Loss<4>>;
 using Wide = Training<Deep, Cells<256>, MicroBatches<gpipe::dynamic>, Loss4>;
 static_assert(Deep::size == 4096 && Deep::leaves == 1);
 static_assert(Wide::first_layers()[1] == 16 && Wide::first_layers()[256] == 4096);
+
+// Six hundred ends of ties cost no more than their layers do, and each device has the tensors once.
+template <int> struct Shared;
+template <class Indices> struct SharesAll;
+template <int... tensors> struct SharesAll<std::integer_sequence<int, tensors...>> : blank::Map<4> {
+    template <int> using One = blank::Floats<4>;
+    using Parameters = gpipe::Tensors<One<tensors>...>;
+    using Tied = gpipe::Ties<gpipe::Tie<Shared<tensors>, tensors>...>;
+    void initialize(auto&) const {}
+};
+using Ties = Training<gpipe::Pipeline<Repeat<48, SharesAll<std::make_integer_sequence<int, 12>>>>,
+                      Cells<8>, MicroBatches<4>, Loss4, Optimizer<gpipe::Adam>>;
+constexpr gpipe::DeviceBytes of_ties = Ties::plan_for(1).devices[7];
+static_assert(of_ties.parameters == 12 * gpipe::slot_bytes(16));
+static_assert(of_ties.optimizer == 2 * 12 * gpipe::slot_bytes(16));
+static_assert(of_ties.gradients == 6 * 12 * gpipe::slot_bytes(16));
 
 // Optimizers.
 static_assert(gpipe::OptimizerFunctor<gpipe::SGD> && gpipe::OptimizerFunctor<gpipe::Adam>);

@@ -42,36 +42,53 @@ constexpr TieFault each_tied(LayerInfo const* infos, Part<ItemExtent> items, F f
     struct End {
         std::size_t layer = 0, leaf = 0;
         std::uint32_t number = 0; // see TieEnds
+        std::size_t tag = 0;      // the first end of a leaf that has the same
     };
-    std::size_t count = 0, leaf = 0, layer = 0;
+    std::size_t count = 0, leaves = 0, leaf_ends = 0, layer = 0;
     for (ItemExtent const& item : items)
-        for (std::size_t g = 0; g < item.group; ++g)
-            count += item.count * infos[leaf++].ties.size();
-    Array<End> ends(count);
-    count = leaf = 0;
-    for (ItemExtent const& item : items) {
-        for (std::size_t n = 0; n < item.count && count < ends.size(); ++n)
-            for (std::size_t g = 0; g < item.group; ++g)
-                for (std::uint32_t e = 0; e < infos[leaf + g].ties.size(); ++e)
-                    ends[count++] = {layer + n * item.group + g, leaf + g, e};
-        layer += item.count * item.group;
-        leaf += item.group;
-    }
+        for (std::size_t g = 0; g < item.group; ++g) {
+            std::size_t const own = infos[leaves++].ties.size();
+            leaf_ends += own;
+            count += item.count * own;
+        }
     auto const info = [&](End const& end) -> TieInfo const& {
         return infos[end.leaf].ties[end.number];
     };
+    // Names are compared for leaves only: what repeats them has many more ends.
+    Array<End> of_leaves(leaf_ends), ends(count);
+    Array<std::size_t> begin(leaves + 1);
+    for (std::size_t leaf = 0, n = 0; leaf < leaves; ++leaf) {
+        for (std::uint32_t e = 0; e < infos[leaf].ties.size(); ++e, ++n) {
+            of_leaves[n] = {0, leaf, e, 0};
+            while (info(of_leaves[of_leaves[n].tag]).tag != info(of_leaves[n]).tag)
+                ++of_leaves[n].tag;
+        }
+        begin[leaf + 1] = n;
+    }
+    count = leaves = 0;
+    for (ItemExtent const& item : items) {
+        for (std::size_t n = 0; n < item.count && count < ends.size(); ++n)
+            for (std::size_t g = 0; g < item.group; ++g)
+                for (std::size_t e = begin[leaves + g]; e < begin[leaves + g + 1]; ++e) {
+                    ends[count] = of_leaves[e];
+                    ends[count++].layer = layer + n * item.group + g;
+                }
+        layer += item.count * item.group;
+        leaves += item.group;
+    }
     TieFault fault;
     auto const blame = [&](TieFault::Kind kind, End const& end, End const& first) {
         if (fault.kind == TieFault::Kind::nothing) fault = {kind, end.leaf, end.number, first.leaf};
     };
     std::uint32_t tie = 0;
+    Array<bool> found(leaf_ends); // by tag
     for (std::size_t i = 0; i < count; ++i) {
-        std::size_t first = 0, size = 0;
-        while (info(ends[first]).tag != info(ends[i]).tag) ++first;
-        if (first < i) continue;
+        if (found[ends[i].tag]) continue;
+        found[ends[i].tag] = true;
+        std::size_t size = 0;
         for (std::size_t e = i; e < count; ++e) {
+            if (ends[e].tag != ends[i].tag) continue;
             TieInfo const& own = info(ends[e]);
-            if (own.tag != info(ends[i]).tag) continue;
             if (own.type != info(ends[i]).type)
                 blame(TieFault::Kind::other_tensor, ends[e], ends[i]);
             f(TiedTensor{tie, static_cast<std::uint32_t>(ends[e].layer), own.tensor, e == i,

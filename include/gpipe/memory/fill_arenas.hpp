@@ -81,20 +81,19 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         pool.at = plan.host;
         plan.host += pool.total();
     };
+    Array<std::size_t> const held = held_slots(chain, plan.holders, true);
+    Array<std::size_t> const held_frozen = held_slots(chain, plan.holders, false);
     for (std::size_t d = 0; d < devices; ++d) {
         DeviceBytes& bytes = plan.devices[d];
         DeviceOffsets& begin = plan.begin[d];
         begin.host = plan.host;
         std::size_t at = 0;
         Array<std::size_t> const layers = detail::layers_on(d, first, programs);
-        auto const held = [&](std::size_t layer, bool learned) {
-            return held_slots(chain, plan.holders, layer, learned);
-        };
         auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times) {
             std::size_t const before = at;
             for (std::size_t const i : layers) {
                 offsets[i] = at;
-                at += times * (chain.layers[i].learned_slots() - held(i, true));
+                at += times * (chain.layers[i].learned_slots() - held[i]);
             }
             return at - before;
         };
@@ -119,7 +118,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         begin.frozen = at;
         for (std::size_t const i : layers) {
             plan.frozen[i] = at;
-            at += chain.layers[i].frozen_slots() - held(i, false);
+            at += chain.layers[i].frozen_slots() - held_frozen[i];
         }
         begin.unwanted = at;
         std::size_t unwanted = 0;

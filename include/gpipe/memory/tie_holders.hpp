@@ -19,13 +19,16 @@ using TieHolders = Array<std::uint32_t>;
 [[gnu::cold]] GPIPE_INLINE constexpr TieHolders
 tie_holders(Part<TiedTensor> ties, Array<std::size_t> const& first, Programs const& programs) {
     TieHolders holders(ties.size());
-    auto const device_of = [&](std::size_t end) {
-        return programs.device_of(cell_of(first, ties[end].layer));
-    };
-    for (std::uint32_t end = 0, tie = 0; end < ties.size(); ++end) {
-        if (ties[end].is_first) tie = end;
-        holders[end] = tie;
-        while (device_of(holders[end]) != device_of(end)) ++holders[end];
+    Array<std::uint32_t> first_there(
+        programs.devices()); // by device: 1 + end, of this tie or before
+    std::uint32_t tie = 0;
+    std::size_t cell = 0;
+    for (std::uint32_t end = 0; end < ties.size(); ++end) {
+        if (ties[end].is_first) tie = end, cell = 0;
+        while (first[cell + 1] <= ties[end].layer) ++cell;
+        std::uint32_t& there = first_there[programs.device_of(cell)];
+        if (there <= tie) there = end + 1;
+        holders[end] = there - 1;
     }
     return holders;
 }
@@ -38,15 +41,14 @@ GPIPE_INLINE constexpr bool is_held(Part<TiedTensor> ties, TieHolders const& hol
     return false;
 }
 
-/// The slots of a layer's tensors that are: of those that are trained, or the others.
-GPIPE_INLINE constexpr std::size_t held_slots(ChainShape const& chain, TieHolders const& holders,
-                                              std::size_t layer, bool learned) {
-    std::size_t bytes = 0;
+/// By layer the slots of its tensors that are: of those that are trained, or the others.
+GPIPE_INLINE constexpr Array<std::size_t> held_slots(ChainShape const& chain,
+                                                     TieHolders const& holders, bool learned) {
+    Array<std::size_t> bytes(chain.size);
     for (std::size_t end = 0; end < holders.size(); ++end)
         if (TiedTensor const& tied = chain.ties[end];
-            tied.layer == layer && holders[end] != end &&
-            chain.layers[layer].learns(tied.tensor) == learned)
-            bytes += slot_bytes(tied.bytes);
+            holders[end] != end && chain.layers[tied.layer].learns(tied.tensor) == learned)
+            bytes[tied.layer] += slot_bytes(tied.bytes);
     return bytes;
 }
 

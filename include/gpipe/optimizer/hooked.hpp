@@ -91,7 +91,8 @@ template <class F, class O> struct CheckHook {
 ///
 /// It is called once in each step that counts, for each tensor that learns: of tied ones on every
 /// device that has them, as the first; where replicas have parts of the state
-/// (shard::OptimizerState) by each with its part, else by each for all; by the threads of several
+/// (shard::OptimizerState) by each with its part, and of tied ones for every end, else by each for
+/// all; by the threads of several
 /// devices at once; not by compute_gradients(). It is copied as O is: what it counts or writes it
 /// has a pointer to. Hooked<Grouped<O>, F> is told of a tensor as it is, Grouped<Hooked<O, F>> with
 /// its shares of rate and decay.

@@ -85,8 +85,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
             bool const held = is_held(model.ties, plan.holders, layer, t);
             UpdateRow& update = tables.updates[at++];
             if (own) { // else another rank's: that there is one
-                if (!held) update.update = spec.update;
-                update.squares = spec.squares;
+                if (!held) update.update = spec.update, update.squares = spec.squares;
                 update.add = spec.add;
                 update.parameter = row.parameters[t];
                 update.gradient = row.gradients[t];

@@ -240,9 +240,10 @@ template <DeviceRuntime Device> class StepEnd {
         std::size_t const first = tables_.updates_at[d];
         Mailbox<double> const squares = mail_.squares(run.arguments.slot, d);
         SquaresCall call{squares.there, mail_.workspace(d), &device_.stream(stream)};
-        if (tables_.replicas.any()) {
+        if (tables_.replicas.any() || !tables_.ties.empty())
             device_.fill(stream, reinterpret_cast<std::byte*>(squares.there),
                          squares.count * sizeof(double)); // of ends of ties that do not count
+        if (tables_.replicas.any()) {
             call.exact = mail_.exact_squares(run.arguments.slot, d);
             device_.fill(stream, reinterpret_cast<std::byte*>(call.exact),
                          exact_words * sizeof(std::uint64_t));

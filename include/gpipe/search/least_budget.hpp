@@ -28,6 +28,8 @@ struct LeastBudget {
     Array<std::size_t> const in_flight =
         detail::in_flight_by_cell(join_halves(schedule, Array<bool>(schedule.cells())));
     TieHolders const holders = tie_holders(problem.chain.ties, problem.first, schedule);
+    Array<std::size_t> const held = held_slots(problem.chain, holders, true);
+    Array<std::size_t> const frozen_held = held_slots(problem.chain, holders, false);
     Array<std::size_t> states(schedule.devices()), activations(schedule.devices());
     for (std::size_t c = 0; c < schedule.cells(); ++c) {
         std::size_t const first = problem.first[c];
@@ -42,8 +44,7 @@ struct LeastBudget {
                 return has ? group.slots(problem.capacity) : 0;
             };
             states[device] += layer.frozen_slots() + (2 + problem.states) * layer.learned_slots();
-            states[device] -= held_slots(problem.chain, holders, l, false) +
-                              (1 + problem.states) * held_slots(problem.chain, holders, l, true);
+            states[device] -= frozen_held[l] + (1 + problem.states) * held[l];
             std::size_t const input = slots(layer.input, l > 0); // the first may be the caller's
             again = std::min(again, whole + input);
             if (l < learner) continue;

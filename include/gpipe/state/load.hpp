@@ -71,8 +71,8 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
         values = std::vector<std::byte>(plan.bytes);
         std::byte* at = values.data();
         for (ReadPlan::Range const& range : plan.ranges) {
-            range.file->file.read_at(range.at, {at, range.bytes});
-            at += range.bytes;
+            range.read(at);
+            at += range.wide();
         }
     } catch (...) {
         error = std::current_exception();
@@ -89,15 +89,8 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
                 "gpipe: rank %zu has read another state than rank 0");
     std::byte const* at = values.data();
     for (ReadPlan::Range const& range : plan.ranges) {
-        if (range.from == range.to) {
-            machine.copy(range.memory, at, range.bytes);
-        } else {
-            std::size_t const count = range.bytes / info(range.from).bytes;
-            std::vector<std::byte> wide(count * info(range.to).bytes);
-            widen(range.from, at, count, range.to, wide.data());
-            machine.copy(range.memory, wide.data(), wide.size());
-        }
-        at += range.bytes;
+        machine.copy(range.memory, at, range.wide());
+        at += range.wide();
     }
     machine.engine().forget_accumulated();
     bool const goes_on = all || options.steps;

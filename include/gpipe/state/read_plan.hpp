@@ -44,10 +44,22 @@ struct ReadPlan {
         std::uint64_t at = 0; // in the file
         std::uint64_t bytes = 0;
         std::byte* memory = nullptr;
-        Dtype from{}, to{}; // others than that, see widens()
+        Dtype from{}, to{}; // the same, or see widens()
+
+        // In memory.
+        std::uint64_t wide() const {
+            return from == to ? bytes : bytes / info(from).bytes * info(to).bytes;
+        }
+        // So many there.
+        void read(std::byte* values) const {
+            if (from == to) return file->file.read_at(at, {values, bytes});
+            std::vector<std::byte> narrow(bytes);
+            file->file.read_at(at, narrow);
+            widen(from, narrow.data(), bytes / info(from).bytes, to, values);
+        }
     };
     std::vector<Range> ranges;
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0; // in memory
     // By TrainingState::learned, whose optimizer state is read: the steps that it has seen.
     std::vector<std::optional<std::uint64_t>> ages{};
 
@@ -64,7 +76,7 @@ struct ReadPlan {
                  piece.file->header.data_at + piece.entry->begin + (begin - piece.first) * size,
                  (end - begin) * size, own.memory + (begin - own.first) * info(dtype).bytes,
                  piece.entry->dtype, dtype});
-            bytes += ranges.back().bytes;
+            bytes += ranges.back().wide();
         }
     }
 };
@@ -125,6 +137,7 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
     for (OwnPart const& own : state.own)
         if (found[own.tensor]) plan.add(own, state.tensors[own.tensor].dtype, *found[own.tensor]);
     auto const begun = saved.begun();
+    bool told = false;
     for (LearnedTensor const& one : state.learned) {
         auto const first = found.begin() + static_cast<std::ptrdiff_t>(one.tensor) + 1;
         auto const last = first + static_cast<std::ptrdiff_t>(one.states);
@@ -137,6 +150,7 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
                         ": nobody says how many steps it has seen, see LoadOptions::state_steps";
             continue;
         }
+        told = true;
         std::uint64_t const age =
             foreign ? *options.state_steps : steps - (of == begun.end() ? 0 : of->second);
         if (age > most_steps)
@@ -157,8 +171,9 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
     if (!filter.takes_all() && std::count(found.begin(), found.end(), nullptr) ==
                                    static_cast<std::ptrdiff_t>(found.size()))
         problems += "\n  of what it has, LoadOptions leave nothing to be loaded";
-    if (options.state_steps && !foreign)
-        problems += "\n  LoadOptions::state_steps is given, and the file says how many";
+    if (options.state_steps && (!foreign || !told))
+        problems += foreign ? "\n  LoadOptions::state_steps is given, and no optimizer state loaded"
+                            : "\n  LoadOptions::state_steps is given, and the file says how many";
     if (filter.takes_all() && options.types) {
         std::string const& layers = saved.own("gpipe.layers");
         std::size_t at = 0, i = 0;

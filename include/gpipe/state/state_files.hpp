@@ -46,7 +46,8 @@ struct StateFile {
             if (begin[0] == std::byte{'{'} && begin[some - 1] != std::byte{0})
                 throw StateError("this is text, perhaps an index of several files by somebody "
                                  "else, which is not read");
-            if (begin[0] == std::byte{'P'} && begin[1] == std::byte{'K'})
+            if (begin[0] == std::byte{'P'} && begin[1] == std::byte{'K'} &&
+                begin[some - 1] != std::byte{0}) // no length of a header
                 throw StateError("this is a zip archive, as torch.save() writes them: "
                                  "safetensors.torch.save_file() writes what is read");
             header_text.resize(safetensors::header_bytes(std::span(begin).first(some), size));

@@ -87,7 +87,7 @@ GPIPE_STATE_INLINE void add_own(TrainingState& state, Tables const& tables,
                                 std::uint32_t row_number, std::size_t tensor, std::size_t states,
                                 std::size_t element, bool saves) {
     UpdateRow const& row = tables.updates[row_number];
-    if (!row.parameter) return; // another rank's
+    if (!row.parameter || !row.update) return; // another rank's, or where an end before is
     bool const shards = tables.replicas.any() && tables.replicas.replication.shards;
     bool const is_first = tables.ranks.replica == 0;
     state.own.push_back({tensor, 0, row.elements, row.parameter, saves && is_first});
@@ -142,8 +142,10 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
             }
             if (!info.learns(t)) {
                 Tables::Tie const tie = machine.engine().tied().of(i, t);
+                TieHolders const& holders = machine.plan().holders;
                 for (std::size_t e = tie.first + 1; e < tie.last; ++e)
-                    if (std::byte* const other = machine.engine().tied().parameter(e))
+                    if (std::byte* const other = machine.engine().tied().parameter(e);
+                        other && (holders.empty() || holders[e] == e))
                         state.own.push_back({state.tensors.size(), 0, type.count, other, false});
                 add_lasting(state, tensor_name(i, layer, t), type,
                             memory.parameters ? memory.parameters[t] : nullptr, keeps);
