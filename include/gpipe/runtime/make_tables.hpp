@@ -52,9 +52,9 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
     for (std::size_t e = 0; e < plan.holders.size(); ++e) {
         TiedTensor const &end = model.ties[e], &holder = model.ties[plan.holders[e]];
         std::byte* const* const own = tables.layers[end.layer].parameters;
-        if (own) // of this rank
-            tables.tensors[own - tables.tensors.data() + end.tensor] =
-                tables.layers[holder.layer].parameters[holder.tensor];
+        if (!own) continue; // another rank's
+        std::byte** const begin = tables.tensors.data();
+        (begin + (own - begin))[end.tensor] = tables.layers[holder.layer].parameters[holder.tensor];
     }
 }
 
