@@ -3,6 +3,7 @@
 // What every device promises, concept by concept: queue, memory, executor. `put(device, stream, to,
 // value)` is work that writes a number, late if it can.
 
+#include <gpipe/core/bytes.hpp>
 #include <gpipe/device/device.hpp>
 
 #include <algorithm>
