@@ -234,6 +234,11 @@ TEST_CASE("tied parameters are saved once, buffers under their layers' names, an
         gpipe::save(*whole, folder / "w");
         CHECK(folder.content("s") == folder.content("w"));
     }
+    // Nothing is read twice for one place.
+    auto const all = gpipe::detail::state_of(gpipe::detail::MachineAccess::of(*whole), *whole);
+    auto const& parts = all.own;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+        for (std::size_t j = 0; j < i; ++j) CHECK(parts[i].memory != parts[j].memory);
     // Of somebody who has named it by another of its layers.
     std::string renamed = folder.content("w");
     std::string const first = "\"layer.0000.0\"";

@@ -5,6 +5,7 @@
 #include <gpipe/state/state_inline.hpp>
 #include <gpipe/training.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -87,7 +88,7 @@ GPIPE_STATE_INLINE void add_own(TrainingState& state, Tables const& tables,
                                 std::uint32_t row_number, std::size_t tensor, std::size_t states,
                                 std::size_t element, bool saves) {
     UpdateRow const& row = tables.updates[row_number];
-    if (!row.parameter || !row.update) return; // another rank's, or where an end before is
+    if (!row.parameter) return; // another rank's
     bool const shards = tables.replicas.any() && tables.replicas.replication.shards;
     bool const is_first = tables.ranks.replica == 0;
     state.own.push_back({tensor, 0, row.elements, row.parameter, saves && is_first});
@@ -161,7 +162,9 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
                 if (tables.tied[tie.first] == row)
                     learned.rows.assign(tables.tied.begin() + tie.first,
                                         tables.tied.begin() + tie.last);
-            for (std::uint32_t const end : learned.rows) add(end);
+            for (std::uint32_t const end : learned.rows) // each place once
+                if (end == row || std::count(tables.holders.begin(), tables.holders.end(), end) > 0)
+                    add(end);
             state.learned.push_back(std::move(learned));
             safetensors::Entry entry{tensor_name(i, layer, t),
                                      type.dtype,
