@@ -220,6 +220,13 @@ constexpr gpipe::DeviceBytes of_ties = Ties::plan_for(1).devices[7];
 static_assert(of_ties.parameters == 12 * gpipe::slot_bytes(16));
 static_assert(of_ties.optimizer == 2 * 12 * gpipe::slot_bytes(16));
 static_assert(of_ties.gradients == 6 * 12 * gpipe::slot_bytes(16));
+// Nor does a budget want more: for that a device has too little here if each end had its own.
+constexpr std::size_t little = 2 * 6 * 12 * gpipe::slot_bytes(16);
+using TiesInLittle =
+    Training<gpipe::Pipeline<Repeat<48, SharesAll<std::make_integer_sequence<int, 12>>>>, Cells<8>,
+             MicroBatches<4>, Loss4, Optimizer<gpipe::Adam>, gpipe::checkpoint::Optimal<little, 1>>;
+static_assert(of_ties.state() < little && little < 4 * of_ties.gradients);
+static_assert(TiesInLittle::cell_count == 8);
 
 // Optimizers.
 static_assert(gpipe::OptimizerFunctor<gpipe::SGD> && gpipe::OptimizerFunctor<gpipe::Adam>);

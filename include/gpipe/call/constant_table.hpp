@@ -73,6 +73,9 @@ class ConstantTable {
 struct StepConstants {
     ConstantTable const* table = nullptr; ///< what lies where
     std::byte const* values = nullptr;    ///< null on a device where nobody reads any
+
+    /// Of all of them.
+    std::size_t bytes() const { return table ? table->bytes() : 0; }
 };
 
 } // namespace gpipe

@@ -43,8 +43,7 @@ template <DeviceRuntime Device> class Runs {
                 {tables_.sums + 1,
                  checks.squares() ? tables_.ranks.replicas * tables_.squares() : 0,
                  tables_.loss_sums || immediate ? tables_.model->optimizer_bytes : 0,
-                 tables_.model->constants.table ? tables_.model->constants.table->bytes() : 0,
-                 batch_bytes}),
+                 tables_.model->constants.bytes(), batch_bytes}),
           others_(tables_.ranks.replicas > 1 ? tables_.sums : 0),
           end_(device, tables_, mail_, checks, immediate) {
         if (!tables_.loss_sums) tables_.loss_sums = reinterpret_cast<double*>(host_sums_.data());
