@@ -1,4 +1,5 @@
 // expect GPIPE_BATCH_OTHER_TYPE: gpipe: what is given for a tensor of a batch is no range of its elements
+// expect GPIPE_BATCH_OTHER_TYPE: CheckRange<(gpipe::Tensor<float, 4>, double ?\[8\]|.*Given=double ?\[8)
 // expect GPIPE_BATCH_POINTER: gpipe: what is given for a tensor of a batch is no range of its elements
 // expect GPIPE_BATCH_TOO_FEW: gpipe: a batch is made of one range for each of its tensors
 #include <gpipe/training.hpp>

@@ -3,6 +3,7 @@
 // expect GPIPE_LOSS: CheckInferencePolicy<(1, gpipe::Loss<.*, false>|.*Index=1, Policy=gpipe::Loss<)
 // expect GPIPE_CHECKPOINTING: gpipe: policy Index is none that an Inference knows: Cells or Balance
 // expect GPIPE_UNKNOWN: gpipe: policy Index is none that an Inference knows: Cells or Balance, Micr
+// expect GPIPE_NO_CUDA: gpipe: Policy is declared, but its header is not included: for gpipe::device::Cuda
 // expect GPIPE_TWICE: gpipe: policy Index is given twice: there is one of each kind
 // expect GPIPE_TOO_MANY_CELLS: gpipe: there are more cells .K. than layers .Layers.; every cell hol
 // expect GPIPE_NO_MICRO_BATCHES: gpipe: MicroBatches<M> needs at least one micro-batch
@@ -35,6 +36,8 @@ using Infer = gpipe::Inference<Net, gpipe::Cells<2>, gpipe::Loss<blank::Loss<4>>
 using Infer = gpipe::Inference<Net, gpipe::checkpoint::Never>;
 #elif defined(GPIPE_UNKNOWN)
 using Infer = gpipe::Inference<Net, NoForward>;
+#elif defined(GPIPE_NO_CUDA)
+using Infer = gpipe::Inference<Net, gpipe::device::Cuda>;
 #elif defined(GPIPE_TWICE)
 using Infer = gpipe::Inference<Net, gpipe::Cells<2>, gpipe::Balance<1, 1>>;
 #elif defined(GPIPE_TOO_MANY_CELLS)

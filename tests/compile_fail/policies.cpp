@@ -12,6 +12,8 @@
 // expect GPIPE_A8_UNKNOWN: CheckPolicy<(1, Unknown, false>|.*Index=1, Policy=Unknown)
 // expect GPIPE_NO_POLICY: CheckPolicy<(2, int, false>|.*Index=2, Policy=int)
 // expect GPIPE_NO_POLICY: gpipe: policy Index is none that this template knows
+// expect GPIPE_NO_MPI: gpipe: Policy is declared, but its header is not included: for gpipe::device::Cuda
+// expect GPIPE_NO_MPI: CheckIncluded<(gpipe::transport::Mpi|.*Policy=gpipe::transport::Mpi)
 // expect GPIPE_SAYS_NO_KIND: gpipe: policy Index is a schedule or a checkpointing policy that does not say so
 // expect GPIPE_UNKNOWN_KIND: CheckPolicy<(1, OtherKind, false>|.*Index=1, Policy=OtherKind)
 // expect GPIPE_UNKNOWN_KIND: gpipe: policy Index is none that this template knows
@@ -95,6 +97,8 @@ using Train = gpipe::Training<Net>;
 using Train = gpipe::Training<Net, Loss, Unknown>;
 #elif defined(GPIPE_NO_POLICY)
 using Train = gpipe::Training<Net, Loss, gpipe::Cells<2>, int>;
+#elif defined(GPIPE_NO_MPI)
+using Train = gpipe::Training<Net, Loss, gpipe::Cells<2>, gpipe::transport::Mpi>;
 #elif defined(GPIPE_SAYS_NO_KIND)
 struct Kindless {
     static constexpr gpipe::Programs programs(std::size_t devices, std::size_t micro_batches) {

@@ -48,6 +48,15 @@ inline constexpr bool acts_as_policy<P> = true;
 
 } // namespace detail
 
+/// That the header of a policy is included, where others declare it.
+template <class Policy, bool defined> struct CheckIncluded {
+    static consteval bool ok() {
+        static_assert(defined, "gpipe: Policy is declared, but its header is not included: for "
+                               "gpipe::device::Cuda that is <gpipe/gpipe.cuh>, for "
+                               "gpipe::transport::Mpi <gpipe/transport/mpi.hpp>");
+        return defined;
+    }
+};
 /// That policy `Index` is one of the known kinds.
 template <std::size_t Index, class Policy, bool known> struct CheckPolicy {
     static consteval bool ok() {
@@ -110,10 +119,13 @@ template <class... Policies, class... Kinds> struct PolicyChecks<List<Policies..
 template <template <std::size_t, class, bool> class Unknown, class Policies, class... Kinds>
 consteval bool check_policies_by() {
     constexpr auto verdict = PolicyChecks<Policies, Kinds...>::find();
-    if constexpr (verdict.unknown < Policies::size)
-        return Unknown<verdict.unknown, typename Policies::template at<verdict.unknown>,
-                       false>::ok();
-    else if constexpr (verdict.twice < Policies::size)
+    if constexpr (verdict.unknown < Policies::size) {
+        using Policy = typename Policies::template at<verdict.unknown>;
+        if constexpr (constexpr bool defined = requires { sizeof(Policy); }; defined)
+            return Unknown<verdict.unknown, Policy, false>::ok();
+        else
+            return CheckIncluded<Policy, defined>::ok();
+    } else if constexpr (verdict.twice < Policies::size)
         return CheckPolicyOnce<verdict.twice, typename Policies::template at<verdict.twice>,
                                false>::ok();
     else

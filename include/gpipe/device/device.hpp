@@ -14,6 +14,10 @@ namespace policy {
 struct Device;
 } // namespace policy
 
+namespace device {
+class Cuda; // in gpipe.cuh; CheckIncluded has the sentence where that is missing
+} // namespace device
+
 /// What runs programs: a policy, made, with its Options, for K devices of a pipeline. Nothing that
 /// uses one may rely on a call's having finished before the run has.
 template <class D>

@@ -20,40 +20,53 @@ struct TensorPointer {
     bool absent = false;          ///< see Optional
 };
 
-/// @cond
-template <class Group, bool writable = false>
-class Batch : public Batch<detail::as_tensors<Group>, writable> {
-  public:
-    using Batch<detail::as_tensors<Group>, writable>::Batch;
+namespace detail {
+
+// A contiguous range with data() and size(); <ranges> would cost more than all other includes.
+template <class Range, class Element> consteval bool fits_range() {
+    if constexpr (is_none<Range>) {
+        return true; // else there would be no sentence where it does not
+    } else if constexpr (requires(Range & range) {
+                             std::data(range);
+                             std::size(range);
+                         }) {
+        using Given = std::remove_pointer_t<decltype(std::data(std::declval<Range&>()))>;
+        return std::is_convertible_v<Given(*)[], Element(*)[]>;
+    } else {
+        return false;
+    }
+}
+
+// The template arguments name a tensor and what is given for it.
+template <class Tensor, class Given, bool fits> struct CheckRange {
+    static consteval bool ok() {
+        static_assert(fits, "gpipe: what is given for a tensor of a batch is no range of its "
+                            "elements (both in CheckRange<Tensor, Given>): of a "
+                            "gpipe::Tensor<float, ...> a std::vector<float>, a std::span<float "
+                            "const>, an array; of a pointer nobody knows how long it is");
+        return fits;
+    }
 };
-/// @endcond
+
+} // namespace detail
+
+template <class Group, bool writable> class BatchOf;
 
 /// A mini-batch in the caller's memory: for each tensor of a group a contiguous range of N samples.
 /// Made from one range per tensor (std::vector, std::span, std::array, ...); does not own them.
 /// `writable`: what predict() writes, else what is only read.
-template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
+template <class Group, bool writable = false>
+using Batch = BatchOf<detail::as_tensors<Group>, writable>;
+
+/// See Batch.
+template <class... Ts, bool writable> class BatchOf<Tensors<Ts...>, writable> {
     template <class T>
     using Element = std::conditional_t<writable, typename T::Element, typename T::Element const>;
-    // A contiguous range with data() and size(); <ranges> would cost more than all other includes.
-    template <class Range, class T> static consteval bool fits() {
-        if constexpr (is_none<Range>) {
-            return true; // else there would be no sentence where it does not
-        } else if constexpr (requires(Range & range) {
-                                 std::data(range);
-                                 std::size(range);
-                             }) {
-            using Given = std::remove_pointer_t<decltype(std::data(std::declval<Range&>()))>;
-            return std::is_convertible_v<Given(*)[], Element<T>(*)[]>;
-        } else {
-            return false;
-        }
-    }
-
     template <class... Ranges> static consteval bool all_fit() {
         if constexpr (sizeof...(Ranges) != sizeof...(Ts))
             return false;
         else
-            return (fits<Ranges, Ts>() && ...);
+            return (detail::fits_range<Ranges, Element<Ts>>() && ...);
     }
 
   public:
@@ -66,7 +79,7 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     /// Optional.
     template <class... Ranges>
         requires(takes<Ranges...>)
-    Batch(Ranges&&... ranges) : data_{begin_of(ranges)...}, elements_{elements_of(ranges)...} {
+    BatchOf(Ranges&&... ranges) : data_{begin_of(ranges)...}, elements_{elements_of(ranges)...} {
         constexpr bool holds = ((!is_none<Ranges> || detail::is_optional<Ts>)&&...);
         static_assert(holds, "gpipe: gpipe::none is given for a tensor that is always there: one "
                              "that may be absent is a gpipe::Optional<Tag, gpipe::Tensor<...>>");
@@ -75,18 +88,17 @@ template <class... Ts, bool writable> class Batch<Tensors<Ts...>, writable> {
     /// @cond
     // For its sentence alone.
     template <class... Others>
-        requires(sizeof...(Others) > 0 && !(std::is_base_of_v<Batch, Others> || ...) &&
+        requires(sizeof...(Others) > 0 && !(std::is_same_v<BatchOf, Others> || ...) &&
                  !takes<Others const&...>)
-    Batch(Others const&...) : data_{}, elements_{} {
+    BatchOf(Others const&...) : data_{}, elements_{} {
         static_assert(
             sizeof...(Others) == sizeof...(Ts),
             "gpipe: a batch is made of one range for each of its tensors, in braces where "
             "there are several: there are more tensors than ranges here, or fewer");
-        static_assert(
-            sizeof...(Others) != sizeof...(Ts),
-            "gpipe: what is given for a tensor of a batch is no range of its elements: "
-            "of a gpipe::Tensor<float, ...> a std::vector<float>, a std::span<float const>, "
-            "an array; of a pointer nobody knows how long it is");
+        if constexpr (sizeof...(Others) == sizeof...(Ts))
+            (void)(detail::CheckRange<Ts, Others,
+                                      detail::fits_range<Others const, Element<Ts>>()>::ok() &&
+                   ...);
     }
     /// @endcond
 

@@ -19,6 +19,8 @@ template <class Device> inline constexpr bool joins_processes = requires {
 
 namespace transport {
 
+struct Mpi; // in mpi.hpp; CheckIncluded has the sentence where that is missing
+
 /// All devices in one process and one memory: a boundary tensor is written straight into the slot
 /// that the next cell reads, so nothing is copied and nothing is sent; an edge between devices is a
 /// wait.
