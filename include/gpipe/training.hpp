@@ -108,7 +108,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// for it; what other streams write (cudaStreamNonBlocking) must have been written, here and in
     /// evaluate() and predict(). What goes wrong later is thrown by result(), or by the next call
     /// if the handle is gone. On a host the step is done when this returns, unless updates are
-    /// immediate and there are several lanes: then the others may be in it yet.
+    /// immediate and there are several lanes or ranks: then the others may be in it yet.
     Pending start(Batch<Input> inputs, Batch<Target> targets) { return started(inputs, targets); }
     /// The same for arrays in a GPU's memory, managed or pinned: the step waits for what is on the
     /// caller's stream by now, and what comes on that stream next may write them again; the host,
@@ -274,6 +274,8 @@ class Training : public ConstantPlan<Net, Policies...>,
         return detail::or_refuse(machine_, [&] {
             std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
             check_room(samples, machine_.all_samples());
+            if (joins_ranks<Device> && !machine_.engine().runs().all_ended())
+                detail::check_rates<OptimizerFunctor>(&optimizer_); // else they do so together
             if constexpr (requires { optimizer_.chosen_name(); })
                 check_optimizer(optimizer_.chosen_name(), planned_optimizer_);
             if constexpr (requires { optimizer_.check_layers(Net::size); })

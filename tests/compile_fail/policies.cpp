@@ -25,12 +25,12 @@
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_PASS_BY_OBJECT: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_PASS_AT_RUN_TIME: gpipe: lower.programs. of the checkpointing policy is no constant: it must be
-// expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is for one replica on one rank: several commit
+// expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is not for GPUs of several ranks: their steps
 // expect GPIPE_NO_REPLICA: gpipe: Replicas<R> needs at least one replica
 // expect GPIPE_NO_SHARD: gpipe: what each replica has a part of only .Shard. is shard::Nothing or
 // expect GPIPE_NO_SHARD: CheckReplicas<(2, Unknown|.*R=2, Shard=Unknown)
 // expect GPIPE_REPLICAS_APART: gpipe: replicas are for devices that share the host's memory
-// expect GPIPE_IMMEDIATE_REPLICAS: gpipe: update::Immediate is for one replica on one rank: several comm
+// expect GPIPE_IMMEDIATE_REPLICAS: gpipe: update::Immediate is for one replica: several commit a step
 #include <gpipe/replicas.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/training.hpp>
@@ -57,6 +57,12 @@ struct Silent {
 struct Quiet {
     using policy_kind = gpipe::policy::Transport;
     template <class Device> using Of = gpipe::Joined<Device, Silent>;
+};
+struct Enqueues : gpipe::device::Host {
+    using gpipe::device::Host::Host;
+};
+template <> struct gpipe::StepWork<Enqueues> : gpipe::StepWork<gpipe::device::Host> {
+    static constexpr bool enqueues = true;
 };
 struct NoPass {
     using policy_kind = gpipe::policy::Checkpointing;
@@ -129,7 +135,12 @@ struct Pass {
 };
 using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>, Loss, Pass>;
 #elif defined(GPIPE_IMMEDIATE_RANKS)
-using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, Quiet, gpipe::update::Immediate>;
+struct OnStream {
+    using Target = gpipe::Tensor<float, 4>;
+    void operator()(auto&, auto, auto, auto) const {}
+};
+using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, gpipe::Loss<OnStream>, Quiet, Enqueues,
+                              gpipe::update::Immediate>;
 #elif defined(GPIPE_IMMEDIATE_REPLICAS)
 using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::Replicas<2>,
                               gpipe::update::Immediate>;

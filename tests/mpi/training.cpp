@@ -49,8 +49,8 @@ MpiRanks::Options way(std::size_t number) {
 }
 
 // The part of a Training that this rank has.
-template <class Net> struct Part {
-    using Train = toy::Training<Net, Loss, Adam, Rank>;
+template <class Net, class T = toy::Training<Net, Loss, Adam, Rank>> struct Part {
+    using Train = T;
     MpiRanks ranks;
     Train train;
 
@@ -166,6 +166,53 @@ typename Part<Net>::Train::Options four(std::size_t threads) {
 }
 
 } // namespace
+
+TEST_CASE("P1 processes that update at once train as the plain loop, in every bit, with two steps "
+          "under way") {
+    using Net = toy::Net<Real>;
+    using Train =
+        gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                        gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                        gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Rank>;
+    toy::Watch watch;
+    std::size_t const sizes[] = {13, 7, 13, 1, 13};
+    toy::Reference<Net, Loss, Adam> plain(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, 7, 8,
+                                          Backward::ascending);
+    std::vector<double> losses;
+    for (std::size_t const size : sizes) {
+        toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+        losses.push_back(plain.step(data.inputs, data.targets));
+    }
+    std::size_t point = 0;
+    for (gpipe::schedule::Dynamic const& schedule :
+         {gpipe::schedule::Dynamic(gpipe::schedule::OneForwardOneBackward{}),
+          gpipe::schedule::Dynamic(gpipe::schedule::ZeroBubbleH2{}),
+          gpipe::schedule::Dynamic(gpipe::schedule::ZeroBubbleV{})})
+        for (std::size_t k : {std::size_t{4}, world().ranks()}) {
+            Train::Options o;
+            o.samples = 13;
+            o.seed = 7;
+            o.cells = k;
+            o.micro_batches = 8;
+            o.schedule = schedule;
+            o.device.device.threads = 1 + ++point % 3;
+            o.device.devices = devices_of(world().rank(), k, point);
+            INFO(schedule.name(), ", K = ", k);
+            Part<Net, Train> part(toy::make_net<Real>(watch), point, o);
+            std::vector<double> found;
+            std::vector<Train::Pending> before;
+            for (std::size_t const size : sizes) {
+                toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                before.push_back(part.train.start(data.inputs, data.targets));
+                if (before.size() < 2) continue;
+                found.push_back(before[0].result().loss);
+                before.erase(before.begin());
+            }
+            found.push_back(before[0].result().loss);
+            CHECK(found == losses);
+            CHECK(part.differs(plain) == "");
+        }
+}
 
 TEST_CASE("P6 O6 what throws in a process is told in all, changes nothing, and training goes on") {
     toy::Data<Real> const data(7);

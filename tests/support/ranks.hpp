@@ -116,12 +116,13 @@ class Station {
         if (wire_->error_) return;
         if (way.channel.from != rank_) wire_->fault_ = "a rank sends for another";
         if (bytes > way.channel.bytes) wire_->fault_ = "a message that is longer than any";
+        if (way.channel.waits && !way.waiting.empty()) wire_->fault_ = "two messages that wait";
         way.waiting.push_back({{from, from + bytes}, word});
         std::uint64_t const number = ++way.sent;
         ++wire_->messages;
         wire_->bytes += bytes;
         wire_->changed_.notify_all();
-        if (wire_->meets_)
+        if (wire_->meets_ && !way.channel.waits)
             wire_->changed_.wait(lock, [&] { return wire_->error_ || way.received >= number; });
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
@@ -186,6 +187,10 @@ template <class T> class Crew final : public AnyCrew<CrewMember<T>> {
             }
         });
         this->rethrow();
+    }
+    // All at once, for steps that are under way end together.
+    ~Crew() {
+        this->each([&](std::size_t r) { this->members_[r].train.reset(); });
     }
 
     std::shared_ptr<Wire> wire;

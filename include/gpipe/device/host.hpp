@@ -78,17 +78,20 @@ class Host : public SharedMemory {
         /// 0: at most as many as cores, fewer where handing over costs more than it saves.
         /// Otherwise exactly this many, but never more than devices.
         std::size_t threads = 0;
+        /// Whether the caller of submit() walks nothing itself: then that returns at once of runs
+        /// that overlap, and it takes a thread more.
+        bool apart = false;
     };
 
     /// Starts the threads. Throws std::system_error if the system has none left.
     Host(Options options, std::size_t devices)
         : walkers_(std::clamp<std::size_t>(
               options.threads ? options.threads : std::thread::hardware_concurrency(), 1, devices)),
-          chooses_(options.threads == 0), lanes_(walkers_ > 1 ? devices : 1),
-          threads_(walkers_ - 1) {
+          chooses_(options.threads == 0), apart_(options.apart), lanes_(walkers_ > 1 ? devices : 1),
+          threads_(walkers_ - (apart_ ? 0 : 1)) {
         try {
-            for (std::size_t walker = 1; walker < walkers_; ++walker)
-                threads_[walker - 1] = std::thread([this, walker] {
+            for (std::size_t n = 0; n < threads_.size(); ++n)
+                threads_[n] = std::thread([this, walker = n + (apart_ ? 0 : 1)] {
                     work(walker, true, [this] { return stops_.load(std::memory_order_relaxed); });
                 });
         } catch (...) { // the system has no further thread: those that run must end first
@@ -154,8 +157,8 @@ class Host : public SharedMemory {
         static_assert(sizeof(Walk) <= sizeof(Job::room) && std::is_trivially_copyable_v<Walk>);
         walk.feed();
         walk.begin(overlapping_ && overlapping_ == ticket.work);
-        overlapping_ = ticket.overlaps && ticket.lanes > 1 ? ticket.work : nullptr;
-        if (ticket.lanes == 1) return walk(std::size_t{0}), true;
+        overlapping_ = ticket.overlaps && (ticket.lanes > 1 || apart_) ? ticket.work : nullptr;
+        if (ticket.lanes == 1 && !apart_) return walk(std::size_t{0}), true;
         std::uint64_t const run = begun_.load(std::memory_order_relaxed) + 1;
         Job& job = jobs_[run % depth];
         job.lanes = ticket.lanes;
@@ -165,15 +168,17 @@ class Host : public SharedMemory {
         bell_.ring();
         runs_[ticket.slot] = run;
         if (!overlapping_) return finish(ticket.slot), true;
+        if (apart_) return false;
         work(0, false, [&] { return lanes_[ticket.reader].runs() >= run; });
         bell_.ring(); // for who has found a lane taken by this thread
         return false;
     }
     void finish(std::size_t slot) {
-        work(0, true, [this, run = runs_[slot]] {
+        auto const done = [this, run = runs_[slot]] {
             return std::all_of(lanes_.begin(), lanes_.end(),
                                [&](Lane const& lane) { return lane.runs() >= run; });
-        });
+        };
+        apart_ ? bell_.wait(done) : work(0, true, done);
     }
     static void abort() noexcept {}
     static void forget() {}
@@ -269,6 +274,7 @@ class Host : public SharedMemory {
 
     std::size_t walkers_;
     bool chooses_;
+    bool apart_;
     Stream stream_;
     Job jobs_[depth];
     std::uint64_t runs_[depth] = {};    // by slot: which it is of those that lanes have walked

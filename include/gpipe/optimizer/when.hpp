@@ -31,6 +31,10 @@ struct AfterCommit {
 /// done; where Options::finite_gradients asks, each device looks at its own before it updates. A
 /// loss that is not finite is known before the first does, and changes nothing. On a device that
 /// enqueues steps do not overlap.
+///
+/// With several ranks, which are then hosts, each goes on so, when it has heard of the loss. Where
+/// steps are under way nobody asks what the others do: all start them, and wait for their results,
+/// in one order. One that refuses what it is told then is lost to the others.
 struct Immediate {
     using policy_kind = policy::Update;
     /// Whether a device updates before the whole step is done.

@@ -44,9 +44,16 @@ class EndBuilder : public EndTable {
     }
     void writes_parameters(std::size_t d) { use(Holds::parameters, d, Use::next); }
     // The commit is behind the losses, a device's update behind that and its own layers; and those
-    // of other devices that its parameters are tied to.
+    // of other devices that its parameters are tied to. Of several ranks the one with the losses
+    // tells the others, which look for that, and for gradients of ties, behind all of their layers:
+    // so who waits keeps nobody waiting.
     void end_at_once() {
-        commit(0);
+        Array<bool> committed(ranks_.count);
+        auto const commit_once = [&](std::size_t rank) {
+            if (!committed[rank]) commit(rank);
+            committed[rank] = true;
+        };
+        commit_once(ranks_.of(last_));
         std::size_t const tied = ending_.ties.size(); // of some of all ties
         Array<bool> called(devices_), ended(devices_),
             reduced(tied > 0 ? ending_.ties[tied - 1].tie + 1 : 0);
@@ -60,7 +67,8 @@ class EndBuilder : public EndTable {
             if (i + 1 != programs_.end(programs_.device_of(programs_[i].cell))) continue;
             called[programs_.device_of(programs_[i].cell)] = true;
             each_tie([&](Part<TiedCell> tie) {
-                if (!reduced[tie[0].tie] && all(tie, called)) reduce(tie, 0);
+                for (std::size_t r = 0; r < ranks_.count && all(tie, called); ++r)
+                    if (!reduced[tie[0].tie]) reduce(tie, r);
                 reduced[tie[0].tie] = all(tie, called);
             });
             for (std::size_t d = 0; d < devices_; ++d) {
@@ -69,6 +77,7 @@ class EndBuilder : public EndTable {
                     ends = ends && (programs_.device_of(end.cell) != d || reduced[end.tie]);
                 if (!ends) continue;
                 ended[d] = true;
+                commit_once(ranks_.of(d));
                 take_state(d, Holds::committed);
                 next_buffers(d);
                 if (ending_.squares && updates_[d]) sum_squares(d);
@@ -96,7 +105,9 @@ class EndBuilder : public EndTable {
         while (first < tie.size() && !is_own(tie[first].cell)) ++first;
         if (first == tie.size()) return;
         std::size_t const d = programs_.device_of(tie[first].cell);
-        read_gradients(d);
+        bool const waits = ending_.immediate && ranks_.count > 1;
+        for (std::size_t own = ranks_.begin(rank); own < ranks_.end(rank); ++own)
+            if (own == d || waits) read_gradients(own);
         each_cell(tie, [&](std::uint32_t cell) {
             if (is_own(cell) && programs_.device_of(cell) != d) read(gradients_[cell]);
         });
@@ -148,10 +159,10 @@ class EndBuilder : public EndTable {
             each_learner([&](std::size_t d) {
                 if (ranks_.of(d) == rank) read(Holds::squares, d);
             });
-        bool const joins = !ending_.immediate && !ending_.calls_enqueue;
+        bool const joins = ending_.immediate ? at != last_ : !ending_.calls_enqueue;
         for (std::size_t d = ranks_.begin(rank); d < ranks_.end(rank); ++d) {
             if (joins || (ending_.copies_state && d == at)) read_gradients(d);
-            if (joins && moves_[d]) read(Holds::buffers, d);
+            if (joins && !ending_.immediate && moves_[d]) read(Holds::buffers, d);
         }
         use(Holds::committed, at, Use::write);
         if (ending_.copies_state) use(Holds::state, at, Use::next);

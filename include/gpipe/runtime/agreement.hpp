@@ -51,13 +51,16 @@ GPIPE_INLINE void put_what_of(std::exception_ptr const& thrown, char (&words)[25
 struct RankNote {
     std::uint32_t place = FirstFailure::none; // in the linear order
     bool knows = false;                       // what it was
+    bool updated = false;                     // whether parameters have been, here
     Kind action{};
     FailureOf of{};
     std::size_t rank = 0, layer = 0, cell = 0, micro_batch = 0, tensor = 0;
     char what[256] = {};
     RankVerdict verdict;
 
-    RankNote(Run const& run, std::size_t self) : place(run.failure.place()), rank(self) {
+    RankNote(Run const& run, std::size_t self)
+        : place(run.failure.place()), updated(run.updated.load(std::memory_order_relaxed)),
+          rank(self) {
         if (!run.failure.get()) return;
         Failure const& f = *run.failure.get();
         knows = true;
@@ -69,17 +72,19 @@ struct RankNote {
         tensor = f.tensor;
         put_what_of(f.error, what);
     }
-    // Of both the first.
+    // Of both the first; what either has updated.
     void take_in(RankNote const& other) {
-        if (!other.knows || (knows && other.place >= place)) return;
-        RankVerdict const found = verdict;
-        *this = other;
-        verdict = found;
+        bool const any = updated || other.updated;
+        if (other.knows && (!knows || other.place < place)) {
+            RankVerdict const found = verdict;
+            *this = other;
+            verdict = found;
+        }
+        updated = any;
     }
     // To a run on a rank that does not know better.
     void tell(Run& run, Tables const& tables) const {
-        // Behind the commit: all ranks have updated, or will have.
-        if (of == FailureOf::update) run.updated.store(true, std::memory_order_relaxed);
+        if (updated) run.updated.store(true, std::memory_order_relaxed);
         if (!knows || (run.failure.get() && run.failure.place() == place)) return;
         Failure failure{layer, tables.name_of(layer), cell, micro_batch, action, {}, of, tensor};
         try {

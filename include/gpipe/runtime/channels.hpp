@@ -5,6 +5,7 @@
 #include <gpipe/core/exact_sum.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/machine_plan.hpp>
 #include <gpipe/runtime/tables.hpp>
 #include <gpipe/transport/transport.hpp>
 
@@ -17,9 +18,11 @@ namespace gpipe::detail {
 
 // The channels between ranks, two at a time, there and back: in each replica of each edge that is
 // Link::sent, and of each end of a tie that is not on the rank of the first; of each device with
-// parameters between any two replicas; and between each rank and the one which decides. Returns
-// them, and has the tables say which are whose.
-[[gnu::cold]] GPIPE_INLINE Array<Channel> make_channels(Tables& tables, Lowered const& lowered) {
+// parameters between any two replicas; and between each rank and the one which decides; and, where
+// updates are immediate, from that one, for commits, which come while hosts talk. Returns them, and
+// has the tables say which are whose.
+[[gnu::cold]] GPIPE_INLINE Array<Channel> make_channels(Tables& tables, Lowered const& lowered,
+                                                        bool immediate) {
     Programs const& programs = lowered.programs;
     Ranks const& ranks = tables.ranks;
     std::size_t const devices = lowered.devices();
@@ -30,7 +33,7 @@ namespace gpipe::detail {
     auto const rank_of = [&](std::size_t cell) { return number(programs.device_of(cell)); };
     Array<Channel> all(2 * (ranks.replicas * (lowered.edges.size() + tables.tied.size() +
                                               devices * (ranks.replicas - 1)) +
-                            ranks.all()));
+                            2 * ranks.all()));
     std::uint32_t count = 0;
     auto const add = [&](std::uint32_t from, std::uint32_t to, std::size_t there,
                          std::size_t back) {
@@ -96,13 +99,17 @@ namespace gpipe::detail {
         all[count - 2].between_hosts = all[count - 1].between_hosts = true;
         all[count - 2].device = all[count - 1].device =
             static_cast<std::uint32_t>(tables.last_device);
+        if (!immediate) continue;
+        all[count] = {decider, r, sizeof(StepState)};
+        all[count++].waits = true;
     }
     return first_of(all, count);
 }
 
 // That, and opens them. Device: a Joined.
-template <class Device> void open_channels(Device& device, Tables& tables, Lowered const& lowered) {
-    device.open(make_channels(tables, lowered));
+template <class Device>
+void open_channels(Device& device, Tables& tables, MachinePlan<Device> const& machine) {
+    device.open(make_channels(tables, machine.plan.lowered, machine.overlaps));
 }
 
 } // namespace gpipe::detail

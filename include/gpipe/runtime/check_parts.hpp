@@ -48,7 +48,12 @@ template <class Device> struct CheckKernels {
 };
 
 // That there are a loss and an optimizer, and that the device can work with them.
-template <class Device, class Update, class Loss, class Net, class Optimizer> struct CheckParts {
+template <class Chosen, class Net> struct CheckParts {
+    using Device = typename Chosen::Device;
+    using Update = typename Chosen::Update;
+    using Loss = typename Chosen::LossFunctor;
+    using Optimizer = typename Chosen::OptimizerFunctor;
+
     static consteval bool ok() {
         constexpr bool has_loss = !std::is_same_v<Loss, NoLoss>;
         static_assert(has_loss,
@@ -77,10 +82,15 @@ template <class Device, class Update, class Loss, class Net, class Optimizer> st
         static_assert(is_copied || !Update::immediate || trivial,
                       "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
                       "step that is under way has its own");
-        constexpr bool is_alone = !joins_ranks<Device> || !Update::immediate;
-        static_assert(is_alone, "gpipe: update::Immediate is for one replica on one rank: several "
-                                "commit a step together, before any of them updates");
-        return loss_enqueues && is_alone && (trivial || (!is_copied && !Update::immediate));
+        constexpr bool is_alone = !Update::immediate || Chosen::ReplicasPolicy::count == 1;
+        static_assert(is_alone, "gpipe: update::Immediate is for one replica: several commit a "
+                                "step together, before any of them updates");
+        constexpr bool overlaps =
+            !Update::immediate || !joins_ranks<Device> || !calls_enqueue<Device>;
+        static_assert(overlaps, "gpipe: update::Immediate is not for GPUs of several ranks: their "
+                                "steps do not overlap");
+        return loss_enqueues && is_alone && overlaps &&
+               (trivial || (!is_copied && !Update::immediate));
     }
 };
 

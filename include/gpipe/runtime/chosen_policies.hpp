@@ -278,7 +278,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
                                       policy::Checkpointing, policy::Update, policy::Replicas,
                                       policy::Transport, policy::Device>())
             return false;
-        else if constexpr (!CheckParts<Device, Update, LossFunctor, Net, OptimizerFunctor>::ok())
+        else if constexpr (!CheckParts<ChosenPolicies, Net>::ok())
             return false;
         else if constexpr (!ReplicasPolicy::template check<Joins>())
             return false;

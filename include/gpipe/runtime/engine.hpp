@@ -196,9 +196,10 @@ template <DeviceRuntime Device> class Engine {
     }
     // Has the batches made; returns the bytes of one outside the devices.
     std::size_t prepared(Array<std::byte*> const& arenas) {
+        using enum MiniBatch::Keeps; // sides are read when the inputs are the caller's again
+        auto const keeps = !planned_.overlaps ? nothing : joins_ranks<Device> ? all : sides;
         for (MiniBatch& batch : batches_)
-            batch.prepare(planned_.model, planned_.plan, arenas, planned_.ranks,
-                          planned_.overlaps && slots > 1);
+            batch.prepare(planned_.model, planned_.plan, arenas, planned_.ranks, keeps);
         return batches_[0].staged_bytes();
     }
     // Has the device run what of the table has samples. Whether all of that is done.
@@ -257,8 +258,7 @@ template <DeviceRuntime Device> class Engine {
         if (state.committed) steps_ = state.step;
         if (outcome) outcome->tell(runs_.totals(slot));
     }
-    // finish_slot() for who does not want to know. What failed, or null; not of a part of a
-    // mini-batch, whose end throws it.
+    // finish_slot(). What failed, or null; not of a part of a mini-batch, whose end throws it.
     std::exception_ptr tell(std::size_t slot) noexcept {
         try {
             finish_slot(slot);

@@ -28,7 +28,8 @@ StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const
                    MachinePlan<Device> const& machine, std::uint64_t& hash);
 
 // Of several ranks: see runtime/channels.hpp.
-template <class Device> void open_channels(Device& device, Tables& tables, Lowered const& lowered);
+template <class Device>
+void open_channels(Device& device, Tables& tables, MachinePlan<Device> const& machine);
 
 } // namespace detail
 
@@ -41,7 +42,7 @@ template <class Device>
     if (machine.debug) debug = {&StepWork<Device>::fill_poison, &StepWork<Device>::find_poison};
     Tables tables = make_tables(machine.model, machine.plan, arenas, handles, machine.learner,
                                 machine.ranks, debug);
-    if constexpr (joins_ranks<Device>) detail::open_channels(device, tables, machine.plan.lowered);
+    if constexpr (joins_ranks<Device>) detail::open_channels(device, tables, machine);
     return tables;
 }
 

@@ -251,7 +251,11 @@ template <class Device, class F> auto or_refuse(Machine<Device>& machine, F chec
         try {
             return check();
         } catch (...) {
-            refuse_call(machine.device().transport(), machine.engine().tables());
+            auto& transport = machine.device().transport();
+            if (machine.engine().runs().all_ended())
+                refuse_call(transport, machine.engine().tables());
+            else if constexpr (requires { transport.give_up(""); }) // nobody asks what it does
+                transport.give_up("has refused what it was told while steps were under way");
             throw;
         }
     } else {

@@ -54,6 +54,8 @@ void tell_device([[maybe_unused]] typename Device::Options& device,
         device.replicas = work.replication.count;
         device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
         if (device.devices == dynamic) device.devices = devices;
+        // Else they would begin the next step when they are called, and not when they can.
+        if constexpr (requires { device.device.apart; }) device.device.apart |= work.overlaps;
         using Transport = typename Device::Transport;
         if constexpr (requires { &Transport::share; })
             device.device = Transport::share(std::move(device.device), device.transport->rank(),

@@ -37,17 +37,20 @@ class MiniBatch {
         std::size_t pinned = 0;      ///< where it may wait: offset in room for a mini-batch
     };
 
+    /// What is copied when it is given.
+    enum class Keeps { nothing, sides, all };
+
     MiniBatch() = default;
     MiniBatch(MiniBatch const&) = delete;
     MiniBatch& operator=(MiniBatch const&) = delete;
     ~MiniBatch() = default;
 
     /// Once, before the first run. `arenas`: by device. Samples are staged where the plan has room
-    /// for them. `keeps`: side inputs that are not are copied by take(), for they may be read when
-    /// the caller's arrays are others already. Throws std::invalid_argument for more than 64
-    /// tensors of which some may be absent.
+    /// for them. `keeps`: what is not is copied by take(), for it may be read when the caller's
+    /// arrays are others already. Throws std::invalid_argument for more than 64 tensors of which
+    /// some may be absent.
     [[gnu::cold]] void prepare(Model const& model, MemoryPlan const& plan,
-                               Array<std::byte*> const& arenas, Ranks const& ranks, bool keeps) {
+                               Array<std::byte*> const& arenas, Ranks const& ranks, Keeps keeps) {
         Programs const& programs = plan.lowered.programs;
         micro_batches_ = programs.micro_batches();
         samples_ = plan.capacity * micro_batches_;
@@ -80,16 +83,13 @@ class MiniBatch {
         stages_outputs_ = plan.staged_targets > 0 && plan.lowered.computing().evaluates();
         if (stages_outputs_) staged_bytes_ = pinned;
         copies_ = Array<Copy>(copies);
-        for (SideInfo const& side : model.sides)
-            kept_bytes_ += keeps && !plan.stages ? slot_bytes(samples_ * side.bytes) : 0;
-        kept_ = Array<std::byte>(kept_bytes_);
-        kept_sides_ = Array<TensorPointer>(kept_bytes_ > 0 ? model.sides.size() : 0);
+        if (!plan.stages) make_room(model, ranks, keeps);
         find_optionals(model);
     }
 
     /// Takes samples [first, first + count) of the caller's arrays, in the room of `slot` where
     /// they are staged: those of `inputs` that the first cell takes, then the side inputs. `others`
-    /// are targets or, if not measured, outputs.
+    /// are targets or, if not measured, outputs, of which nothing is kept.
     void take(Pointers inputs, Pointers others, std::size_t first, std::size_t count, bool measures,
               std::size_t slot) {
         copy_count_ = 0;
@@ -98,11 +98,18 @@ class MiniBatch {
             if (bool const given = i < inputs.size(); given || measures)
                 absent_ |= std::uint64_t{(given ? inputs[i] : others[i - inputs.size()]).absent}
                            << i;
+        kept_count_ = kept_bytes_ = 0;
         Group& others_group = groups_[groups_.size() - 1];
-        point(groups_[0], inputs.first(groups_[0].tensors), first, count, groups_[0].staged, slot);
-        if (groups_.size() > 2) take_sides(inputs.subspan(groups_[0].tensors), first, count, slot);
+        point(groups_[0], read(inputs.first(groups_[0].tensors), {first, count}, keeps_inputs_),
+              groups_[0].staged, slot);
+        if (groups_.size() > 2) {
+            Read const sides =
+                read(inputs.subspan(groups_[0].tensors), {first, count}, keeps_sides_);
+            for (std::size_t g = 1; g + 1 < groups_.size(); ++g)
+                point(groups_[g], sides, groups_[g].staged, slot);
+        }
         fed_ = copy_count_;
-        point(others_group, others, first, count,
+        point(others_group, read(others, {first, count}, keeps_targets_ && measures),
               others_group.staged && (measures || stages_outputs_), stages_outputs_ ? 0 : slot);
         if (!stages_outputs_) fed_ = copy_count_;
     }
@@ -191,33 +198,54 @@ class MiniBatch {
                     reads[s] = reads[s] || has(model.infos[i].sides, model.sides[s].tag);
         return reads;
     }
-    void take_sides(Pointers from, std::size_t first, std::size_t count, std::size_t slot) {
-        std::byte* to = kept_.data();
-        for (std::size_t s = 0; s < from.size() && kept_bytes_ > 0; ++s) {
-            std::size_t const bytes = from[s].sample_bytes;
-            if (count > 0 && !from[s].absent)
-                std::memcpy(to, from[s].data + first * bytes, count * bytes);
-            kept_sides_[s] = {to, bytes, from[s].absent};
-            to += slot_bytes(samples_ * bytes);
-        }
-        for (std::size_t g = 1; g + 1 < groups_.size(); ++g)
-            if (kept_bytes_ > 0)
-                point(groups_[g], {kept_sides_.data(), kept_sides_.size()}, 0, count, false, slot);
-            else
-                point(groups_[g], from, first, count, groups_[g].staged, slot);
+    void make_room(Model const& model, Ranks const& ranks, Keeps keeps) {
+        keeps_sides_ = keeps != Keeps::nothing && model.sides.size() > 0;
+        keeps_inputs_ = keeps == Keeps::all && ranks.own(groups_[0].device);
+        keeps_targets_ = keeps == Keeps::all && ranks.own(groups_[groups_.size() - 1].device);
+        GroupSizes const &inputs = model.infos[0].input, &targets = model.targets;
+        std::size_t bytes = 0, tensors = 0;
+        auto const add = [&](std::size_t of_sample) {
+            bytes += slot_bytes(samples_ * of_sample);
+            ++tensors;
+        };
+        for (std::size_t t = 0; t < inputs.count && keeps_inputs_; ++t) add(inputs.bytes[t]);
+        for (std::size_t s = 0; s < model.sides.size() && keeps_sides_; ++s)
+            add(model.sides[s].bytes);
+        for (std::size_t t = 0; t < targets.count && keeps_targets_; ++t) add(targets.bytes[t]);
+        kept_ = Array<std::byte>(bytes);
+        kept_tensors_ = Array<TensorPointer>(tensors);
     }
-    [[gnu::noinline]] void point(Group& group, Pointers from, std::size_t first, std::size_t count,
-                                 bool stages, std::size_t slot) {
+    // Samples of some tensors, where they are read.
+    struct Read {
+        Pointers tensors;
+        SampleRange samples;
+    };
+    Read read(Pointers from, SampleRange samples, bool keeps) {
+        if (!keeps) return {from, samples};
+        TensorPointer* const first = kept_tensors_.data() + kept_count_;
+        for (TensorPointer const& tensor : from) {
+            std::size_t const bytes = tensor.sample_bytes;
+            std::byte* const to = kept_.data() + kept_bytes_;
+            if (samples.count > 0 && !tensor.absent)
+                std::memcpy(to, tensor.data + samples.first * bytes, samples.count * bytes);
+            kept_tensors_[kept_count_++] = {to, bytes, tensor.absent};
+            kept_bytes_ += slot_bytes(samples_ * bytes);
+        }
+        return {{first, from.size()}, {0, samples.count}};
+    }
+    [[gnu::noinline]] void point(Group& group, Read const& read, bool stages, std::size_t slot) {
+        auto const& [from, samples] = read;
         std::byte* staged = group.staged + (stages ? slot * group.bytes : 0);
         std::size_t pinned = group.pinned_at;
-        Split const split(count, micro_batches_);
+        Split const split(samples.count, micro_batches_);
         for (std::size_t t = 0; t < from.size() && t < group.tensors; ++t) {
             if (!group.has(t)) continue;
             std::size_t const bytes = from[t].sample_bytes;
             // Of one that is absent nothing is read; its copy keeps its place among the others.
-            std::byte* data = from[t].absent ? nullptr : from[t].data + first * bytes;
+            std::byte* data = from[t].absent ? nullptr : from[t].data + samples.first * bytes;
             if (stages) {
-                copies_[copy_count_++] = {staged, data, from[t].absent ? 0 : count * bytes, pinned};
+                copies_[copy_count_++] = {staged, data, from[t].absent ? 0 : samples.count * bytes,
+                                          pinned};
                 data = staged;
                 staged += slot_bytes(samples_ * bytes);
                 pinned += slot_bytes(samples_ * bytes);
@@ -237,9 +265,10 @@ class MiniBatch {
     Array<void const*> tags_;  // by tensor: inputs, side inputs, targets; none if all are there
     std::uint64_t absent_ = 0; // a bit for each
     std::size_t staged_bytes_ = 0;
-    std::size_t kept_bytes_ = 0;
-    Array<std::byte> kept_;
-    Array<TensorPointer> kept_sides_;
+    bool keeps_inputs_ = false, keeps_sides_ = false, keeps_targets_ = false;
+    Array<std::byte> kept_;             // room for copies of what is not staged
+    Array<TensorPointer> kept_tensors_; // there
+    std::size_t kept_bytes_ = 0, kept_count_ = 0;
 };
 
 } // namespace gpipe

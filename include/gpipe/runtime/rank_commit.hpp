@@ -16,7 +16,8 @@ namespace gpipe::detail {
 // All ranks commit at once: one decides, by what the others have told it, and tells them. Each of
 // them meets that one alone, in their order, so that nobody waits for himself. Each tells last of
 // all whether its layers have thrown: by a word, with nothing else, or where messages, which go in
-// the order of streams, bring none, by its sign. End: a StepEnd.
+// the order of streams, bring none, by its sign. Where updates are immediate, who has the losses
+// decides by these alone. End: a StepEnd.
 template <class End, class Device> class RankCommit {
   public:
     RankCommit(End& end, Device& device, Tables const& tables, Mailboxes<Device> const& mail,
@@ -26,6 +27,7 @@ template <class End, class Device> class RankCommit {
 
     // `squares`: whether those of gradients are summed up.
     void commit(bool squares) {
+        if (end_.immediate) return ends() ? tell() : hear();
         if (std::size_t const all = losses_, filled = run_.filled() * tables_.loss_row;
             ends() && filled < all)
             device_.fill(step_.stream, bytes_of(tables_.loss_sums + filled),
@@ -38,6 +40,19 @@ template <class End, class Device> class RankCommit {
   private:
     static constexpr std::size_t signs = calls_enqueue<Device> ? 1 : 0; // that are sent
 
+    void tell() {
+        end_.commit(run_, step_.stream);
+        each_other([&](std::uint32_t channel, std::size_t, std::size_t) {
+            send(tables_.commits(channel), mail_.state(slot_, step_.device).there, 1);
+        });
+    }
+    void hear() {
+        StepState* const state = mail_.state(slot_, step_.device).there;
+        receive(tables_.commits(tables_.channel_of_rank(tables_.ranks.number())), state, 1);
+        device_.launch(step_.stream, [&run = run_, state]() noexcept {
+            if (!state->committed) run.dropped = true;
+        });
+    }
     void obey(std::uint32_t up, bool squares) {
         if (ends()) send(up, tables_.loss_sums, losses_);
         each_square(squares, tables_.ranks.self, [&](std::size_t d) {

@@ -60,6 +60,7 @@ namespace gpipe::detail {
     own.actions = all.actions;
     own.arenas = all.arenas;
     own.evaluation = all.evaluation;
+    own.repeats = all.repeats;
     if (first <= all.sums_up && all.sums_up < last) own.sums_up = all.sums_up - first;
     own.stream_of_device = Array<std::size_t>(all.stream_of_device.size());
     for (std::size_t d = ranks.begin(); d < ranks.end(); ++d)
@@ -90,17 +91,22 @@ namespace gpipe::detail {
         Step step = all.steps[n];
         step.first_address -= static_cast<std::uint32_t>(address);
         step.first_wait = waits;
+        auto const keep = [&](Wait const& wait) {
+            bool const is_own = number[wait.stream] != none;
+            if (is_own) own.waits[waits++] = {number[wait.stream], wait.position};
+            return is_own;
+        };
         for (Wait const& wait : all.waits_of(all.steps[n])) {
-            if (number[wait.stream] != none) {
-                own.waits[waits++] = {number[wait.stream], wait.position};
-                continue;
-            }
+            if (keep(wait)) continue;
             Step const* const sent =
                 sends[step.action] == none ? nullptr : step_of[sends[step.action]];
             if (!sent || sent->stream != wait.stream || sent->position != wait.position)
                 throw std::logic_error("gpipe: a rank waits for another without a message");
         }
         step.waits = static_cast<std::uint16_t>(waits - step.first_wait);
+        for (Wait const& wait : all.waits_before(all.steps[n]))
+            if (!keep(wait)) throw std::logic_error("gpipe: a rank waits for another's step");
+        step.waits_before = static_cast<std::uint16_t>(waits - step.first_wait - step.waits);
         step.stream = number[step.stream];
         own.steps[n - begin] = step;
     }

@@ -3,6 +3,7 @@
 #include <gpipe/device/device.hpp>
 #include <gpipe/runtime/walker.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -63,6 +64,10 @@ template <DeviceRuntime Device> class Runs {
     Run& operator[](std::size_t slot) { return runs_[slot]; }
     Run const& operator[](std::size_t slot) const { return runs_[slot]; }
     ///@}
+    /// Whether nothing is under way.
+    bool all_ended() const {
+        return std::all_of(runs_, runs_ + Device::depth, [](Run const& run) { return run.ended; });
+    }
     /// What the walker looks at.
     Tables const& tables() const { return tables_; }
     /// Whether updates are immediate.
@@ -72,7 +77,8 @@ template <DeviceRuntime Device> class Runs {
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
         refuse_if_torn();
         if constexpr (joins_ranks<Device> && !calls_enqueue<Device>)
-            detail::agree_on_call(device_.transport(), tables_, arguments, batch.optionals());
+            if (all_ended()) // else some are not done with what they would have to end before
+                detail::agree_on_call(device_.transport(), tables_, arguments, batch.optionals());
         last_failure_.reset();
         Run& run = runs_[arguments.slot];
         run.mini_batch = mini_batch_ += arguments.training() && arguments.before == 0;
@@ -150,7 +156,7 @@ template <DeviceRuntime Device> class Runs {
             if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
                 end_.immediately().has_updated(run)) {
                 torn_ = true;
-                failure.error = of_no_use();
+                failure.error = detail::of_no_use();
                 for (Run& other : runs_) // that may be under way
                     other.failure.tell(FirstFailure::behind_actions(0), failure);
             }
@@ -168,7 +174,8 @@ template <DeviceRuntime Device> class Runs {
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
             torn_ = true;
-        if (torn_ && last_failure_->of == FailureOf::before) last_failure_->error = of_no_use();
+        if (torn_ && last_failure_->of == FailureOf::before)
+            last_failure_->error = detail::of_no_use();
         if (!run.arguments.last) spoil(run, *last_failure_);
         std::rethrow_exception(last_failure_->error);
     }
@@ -197,7 +204,7 @@ template <DeviceRuntime Device> class Runs {
 
     /// Throws if an update was interrupted.
     void refuse_if_torn() const {
-        if (torn_) std::rethrow_exception(of_no_use());
+        if (torn_) std::rethrow_exception(detail::of_no_use());
     }
     /// What a run has left: whether it updated the parameters, which step it was then.
     StepState const& state(std::size_t slot) const { return mail_.state(slot); }
@@ -227,8 +234,7 @@ template <DeviceRuntime Device> class Runs {
     void time_actions(std::size_t actions, std::size_t ends) {
         for (Run& run : runs_) run.time(actions, ends);
     }
-    /// From the next run on, calls this around each action; an empty one: no more. None is under
-    /// way.
+    /// From the next run on, calls this around each action, if it is any. Nothing is under way.
     void on_action(detail::ActionHook hook) {
         hook_ = std::move(hook);
         for (Run& run : runs_) run.hook = hook_ ? &hook_ : nullptr;
@@ -269,12 +275,6 @@ template <DeviceRuntime Device> class Runs {
             if (run.failure.get()) std::rethrow_exception(run.failure.get()->error);
             throw;
         }
-    }
-    [[gnu::cold]] static std::exception_ptr of_no_use() {
-        return std::make_exception_ptr(std::runtime_error(
-            "gpipe: an exception, a gradient that is not finite, or an error of the device has "
-            "interrupted an update: some parameters are new, some old, and this object is of no "
-            "use"));
     }
     using HostMemory = decltype(std::declval<Device&>().allocate_host(0));
 

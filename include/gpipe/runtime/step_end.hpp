@@ -37,7 +37,10 @@ template <DeviceRuntime Device> class StepEnd {
     bool const immediate; // see update::Immediate
 
     // What a lane's devices are to have before its first action.
-    void begin(Run const& run, StepTable const& table, std::size_t lane) {
+    void begin(Run& run, StepTable const& table, std::size_t lane) {
+        // Other ranks hear of it by what this one sends, and so before they commit.
+        if (joins_ranks<Device> && immediate && run.follows_unsound())
+            run.failure.tell(FirstFailure::behind_actions(0), begun_too_early());
         RunArguments const& arguments = run.arguments;
         Ranks const& ranks = tables_.ranks;
         for (std::size_t d = ranks.begin(); d < ranks.end(); ++d) {

@@ -51,6 +51,12 @@ namespace gpipe::detail {
         "changed nothing, and can be made again"));
     return failure;
 }
+// Of what was updated in part.
+[[gnu::cold]] GPIPE_INLINE std::exception_ptr of_no_use() {
+    return std::make_exception_ptr(std::runtime_error(
+        "gpipe: an exception, a gradient that is not finite, or an error of the device has "
+        "interrupted an update: some parameters are new, some old, and this object is of no use"));
+}
 // What the commit has found not to be finite.
 [[gnu::cold]] GPIPE_INLINE Failure not_finite(Tables const& tables, StepState const& state) {
     double const value =

@@ -87,6 +87,8 @@ struct Tables {
     ///@{
     std::uint32_t channel_of_end(std::size_t end) const { return channels[end]; }
     std::uint32_t channel_of_rank(std::size_t rank) const { return channels[tied.size() + rank]; }
+    /// Of that channel: the one that brings the commits of immediate updates.
+    static std::uint32_t commits(std::uint32_t channel) { return channel + 2; }
     ///@}
     /// Who decides: of the first replica the one of the last cell.
     std::size_t decider() const { return ranks.of(last_device); }

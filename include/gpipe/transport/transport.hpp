@@ -16,6 +16,7 @@ struct Channel {
     std::size_t bytes = 0;      ///< of a message, at the most
     bool between_hosts = false; ///< whether hosts talk there, too, beside a step
     std::uint32_t device = 0;   ///< between replicas: of each, whose stream it is on
+    bool waits = false; ///< whether a message waits for who receives it, be nothing else buffered
 };
 
 /// What carries messages between ranks; each has an object of its own.
@@ -24,7 +25,8 @@ struct Channel {
 ///   throws where a rank is gone;
 /// - open(channels): which there will be, by number; once, the same on all ranks;
 /// - send(channel, from, bytes, word): returns when these may be written again, which may be as
-///   soon as it has them somewhere else or as late as they are received;
+///   soon as it has them somewhere else or as late as they are received; of a channel whose
+///   messages wait, of which never more than one is on its way, at once;
 /// - receive(channel, to, bytes): returns when they are there, with the word that came with them;
 /// - error(): null, or why a rank is gone. From then on send and receive return at once, the latter
 ///   with word 0, whatever they have been waiting for;
