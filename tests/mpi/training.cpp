@@ -169,7 +169,6 @@ typename Part<Net>::Train::Options four(std::size_t threads) {
 
 TEST_CASE("P1 processes that update at once train as the plain loop, in every bit, with two steps "
           "under way") {
-    using Net = toy::Net<Real>;
     using Train =
         gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                         gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
