@@ -37,7 +37,8 @@ struct LoaderOptions {
 /// Which samples a mini-batch has depends on its number, the source's size and the options alone:
 /// not on R, K or the number of ranks, and after a resume it goes on where it was: behind as many
 /// as steps were trained. (Where some were no step, for a loss scale skipped them or a step threw,
-/// keep position() in the saved state's metadata, and seek() it.) Each sample comes once in an
+/// keep position() in the saved state's metadata, and seek() it: all ranks alike, for what they
+/// load is not compared. So it is where next() throws on one.) Each sample comes once in an
 /// epoch; the next begins where that ends, in the midst of a mini-batch if need be. A process reads
 /// what its devices need: with several ranks of the samples of its replica the inputs where the
 /// first cell is, or a side input is read, the targets where the last is.

@@ -64,6 +64,8 @@ class Joined : public Inner {
         detail::compare(*transport_, options.program,
                         "gpipe: rank %zu trains another type than rank 0, with other policies, or "
                         "was compiled with another version of gpipe");
+        detail::compare(*transport_, options.replicas,
+                        "gpipe: rank %zu has other Options::replicas than rank 0");
         detail::compare(*transport_, devices,
                         "gpipe: rank %zu has a chain for other devices than rank 0, or other "
                         "Options::cells");

@@ -156,7 +156,7 @@ template <DeviceRuntime Device> class Runs {
             if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
                 end_.immediately().has_updated(run)) {
                 torn_ = true;
-                failure.error = detail::of_no_use();
+                failure.error = detail::of_no_use(device_);
                 for (Run& other : runs_) // that may be under way
                     other.failure.tell(FirstFailure::behind_actions(0), failure);
             }
@@ -175,7 +175,7 @@ template <DeviceRuntime Device> class Runs {
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
             torn_ = true;
         if (torn_ && last_failure_->of == FailureOf::before)
-            last_failure_->error = detail::of_no_use();
+            last_failure_->error = detail::of_no_use(device_);
         if (!run.arguments.last) spoil(run, *last_failure_);
         std::rethrow_exception(last_failure_->error);
     }
@@ -204,7 +204,7 @@ template <DeviceRuntime Device> class Runs {
 
     /// Throws if an update was interrupted.
     void refuse_if_torn() const {
-        if (torn_) std::rethrow_exception(detail::of_no_use());
+        if (torn_) std::rethrow_exception(detail::of_no_use(device_));
     }
     /// What a run has left: whether it updated the parameters, which step it was then.
     StepState const& state(std::size_t slot) const { return mail_.state(slot); }

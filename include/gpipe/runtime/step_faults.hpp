@@ -51,8 +51,10 @@ namespace gpipe::detail {
         "changed nothing, and can be made again"));
     return failure;
 }
-// Of what was updated in part.
-[[gnu::cold]] GPIPE_INLINE std::exception_ptr of_no_use() {
+// Of what was updated in part, or may have been by a rank that is gone: then why that is.
+template <class Device> std::exception_ptr of_no_use([[maybe_unused]] Device const& device) {
+    if constexpr (joins_ranks<Device>)
+        if (std::exception_ptr const lost = device.transport().error()) return lost;
     return std::make_exception_ptr(std::runtime_error(
         "gpipe: an exception, a gradient that is not finite, or an error of the device has "
         "interrupted an update: some parameters are new, some old, and this object is of no use"));
