@@ -846,6 +846,21 @@ TEST_CASE("narrower numbers of others become those that are here, every one of t
     CHECK(has(error_of([&] { load(single.train); }), "layer.0000.1 is F64[6], not F32[6]"));
 }
 
+TEST_CASE("a tensor that is there as a whole and in parts, too, is there twice, be it one number") {
+    Folder const folder;
+    using gpipe::Dtype;
+    // The number is first in the text and last in the data, as arrange() would not have it.
+    std::vector<gpipe::safetensors::Entry> const tensors{
+        {"layer.0000.1", Dtype::F32, {}, 24, 28}, {"layer.0000.1@0", Dtype::F32, {6}, 0, 24}};
+    folder.write("others", gpipe::safetensors::file_begin(tensors, {{"gpipe.shards", ""}}) +
+                               std::string(28, 0));
+    Small<First> small;
+    CHECK(has(error_of([&] {
+                  gpipe::load(small.train, folder / "others", {.only = {"layer.0000.1"}});
+              }),
+              "layer.0000.1 is there twice"));
+}
+
 TEST_CASE("steps of a state that are none are refused") {
     Folder const folder;
     auto const thawed = two<gpipe::shard::Nothing>(1, 1, false);

@@ -96,7 +96,7 @@ GPIPE_STATE_INLINE std::string misfit(safetensors::Entry const& here,
     std::uint64_t end = 0;
     bool fits = true;
     for (SavedPiece const& piece : pieces) {
-        fits = fits && piece.entry->dtype == here.dtype && !piece.whole && piece.first == end;
+        fits = fits && piece.entry->dtype == here.dtype && piece.first == end;
         end += piece.entry->shape[0];
     }
     return fits && end == safetensors::elements_of(here)

@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 namespace gpipe {
@@ -148,9 +149,10 @@ class StateFiles {
         }
         for (StateFile const& file : files_)
             for (safetensors::Entry const& entry : file.header.tensors) add(several, file, entry);
-        for (auto& [name, pieces] : pieces_)
-            std::sort(pieces.begin(), pieces.end(),
-                      [](SavedPiece const& a, SavedPiece const& b) { return a.first < b.first; });
+        for (auto& [name, pieces] : pieces_) // what is whole first
+            std::sort(pieces.begin(), pieces.end(), [](SavedPiece const& a, SavedPiece const& b) {
+                return std::pair(a.first, !a.whole) < std::pair(b.first, !b.whole);
+            });
     }
 
     /// What says whose they are.
