@@ -132,7 +132,9 @@ TEST_CASE("every way not to be sound has its sentence") {
         {with_header("{/**/}"), "is not JSON"},
         {with_header("{\"\\ud800\":{}}"), "is not JSON"},
         {one("\"a\":1"), "the header's \"a\" is no object"},
-        {one("\"a\":[]"), "\"a\" is not of the type"},
+        {one("\"a\":[]"), "the header's \"a\" is no object"},
+        {one(a + ",\"b\":[]", 8), "the header's \"b\" is no object"}, // nor a's
+        {one("\"__metadata__\":{},\"b\":[]"), "the header's \"b\" is no object"},
         {one("\"a\":null"), "the header's \"a\" is no object"},
         {one("\"a\":true"), "the header's \"a\" is no object"},
         {one("\"a\":\"F32\""), "the header's \"a\" is no object"},

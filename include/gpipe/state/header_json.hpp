@@ -49,8 +49,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         return true;
     }
     bool start_array(std::size_t) override {
+        if (depth_ < 2 || in_metadata_ || member_ == 1) wrong();
         enter();
-        if (depth_ != 3 || in_metadata_ || member_ == 1) wrong();
         numbers_.clear();
         return true;
     }
