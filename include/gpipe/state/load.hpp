@@ -64,7 +64,7 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
         StateFiles const files(path);
         StateFile const& saved = files.first();
         what = std::hash<std::string>{}(saved.header_text);
-        result = all || options.steps || saved.header.metadata.count("gpipe.format")
+        result = all || options.steps || !saved.is_foreign()
                      ? saved.saved()
                      : SavedState{0, 0, 0, 0, saved.header.metadata};
         plan = read_plan(files, state, options, result.steps);

@@ -108,7 +108,7 @@ GPIPE_STATE_INLINE std::string misfit(safetensors::Entry const& here,
 GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
                                       LoadOptions const& options, std::uint64_t steps) {
     StateFile const& saved = files.first();
-    bool const foreign = !saved.header.metadata.count("gpipe.format");
+    bool const foreign = saved.is_foreign();
     NameFilter filter(options.only, options.except);
     ReadPlan plan;
     std::string problems;
@@ -175,18 +175,15 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
         problems += foreign ? "\n  LoadOptions::state_steps is given, and no optimizer state loaded"
                             : "\n  LoadOptions::state_steps is given, and the file says how many";
     if (filter.takes_all() && options.types) {
-        std::string const& layers = saved.own("gpipe.layers");
-        std::size_t at = 0, i = 0;
-        for (; at < layers.size(); ++i) {
-            std::size_t const end = std::min(layers.find('\n', at), layers.size());
-            std::string const layer = layers.substr(at, end - at);
-            at = end + 1;
+        std::size_t layers = 0;
+        each_line(saved.own("gpipe.layers"), [&](std::string_view layer) {
+            std::size_t const i = layers++;
             if (i < state.layers.size() && layer != state.layers[i])
                 problems += "\n  layer " + std::to_string(i) + " was " + in_quotes(layer) +
                             ", not " + in_quotes(state.layers[i]);
-        }
-        if (i != state.layers.size())
-            problems += "\n  it had " + std::to_string(i) + " layers, not " +
+        });
+        if (layers != state.layers.size())
+            problems += "\n  it had " + std::to_string(layers) + " layers, not " +
                         std::to_string(state.layers.size());
         // (Grouped<O> of any O was called "Grouped" until 2026-11.)
         std::string const optimizer = saved.own("gpipe.optimizer");

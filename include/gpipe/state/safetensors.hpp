@@ -37,22 +37,25 @@ inline constexpr std::uint64_t most_header_bytes = 100'000'000;
 /// Where data begins that is written here: at a multiple of so many bytes.
 inline constexpr std::uint64_t data_alignment = 64;
 
-/// A file but for the data.
-struct Header {
-    std::vector<Entry> tensors;                  ///< in the order of their data
-    std::map<std::string, std::string> metadata; ///< by name
-    std::uint64_t data_at = 0;                   ///< in the file
+/// A file but for the data: tensors in the order of that, and every number checked.
+struct Header : HeaderText {
+    std::uint64_t data_at = 0; ///< in the file
 };
 
 namespace detail {
 
-// The bytes of a tensor; false where a product of extents, taken in order, is no number of 64 bits,
-// although a later extent might be 0: as in the reference.
-GPIPE_STATE_INLINE bool tensor_bytes(Entry const& entry, std::uint64_t& bytes) {
-    bytes = 1;
+[[noreturn]] GPIPE_STATE_INLINE void too_large(Entry const& entry) {
+    throw StateError("tensor " + in_quotes(entry.name) +
+                     " is too large for any file: " + described(entry.dtype, entry.shape));
+}
+// The bytes of a tensor. It is too large where a product of extents, taken in order, is no number
+// of 64 bits, although a later extent might be 0: as in the reference.
+GPIPE_STATE_INLINE std::uint64_t tensor_bytes(Entry const& entry) {
+    std::uint64_t bytes = 1;
     for (std::uint64_t const extent : entry.shape)
-        if (__builtin_mul_overflow(bytes, extent, &bytes)) return false;
-    return !__builtin_mul_overflow(bytes, std::uint64_t{info(entry.dtype).bytes}, &bytes);
+        if (__builtin_mul_overflow(bytes, extent, &bytes)) too_large(entry);
+    if (__builtin_mul_overflow(bytes, info(entry.dtype).bytes, &bytes)) too_large(entry);
+    return bytes;
 }
 
 } // namespace detail
@@ -86,15 +89,10 @@ GPIPE_STATE_INLINE std::uint64_t elements_of(Entry const& entry) {
 
 /// The header with this text, of a file with data_bytes bytes behind it. Throws StateError.
 GPIPE_STATE_INLINE Header parse(std::string_view text, std::uint64_t data_bytes) {
-    HeaderText read = read_header_text(text);
-    Header header{std::move(read.tensors), std::move(read.metadata),
-                  sizeof(std::uint64_t) + text.size()};
+    Header header{read_header_text(text), sizeof(std::uint64_t) + text.size()};
     for (Entry const& entry : header.tensors) {
-        std::uint64_t bytes = 0;
-        if (!detail::tensor_bytes(entry, bytes))
-            throw StateError("tensor " + in_quotes(entry.name) +
-                             " is too large for any file: " + described(entry.dtype, entry.shape));
-        if (entry.begin > entry.end || entry.end - entry.begin != bytes)
+        std::uint64_t const bytes = detail::tensor_bytes(entry);
+        if (entry.begin > entry.end || entry.bytes() != bytes)
             throw StateError("tensor " + in_quotes(entry.name) + " takes " + std::to_string(bytes) +
                              " bytes, but its data_offsets are [" + std::to_string(entry.begin) +
                              ", " + std::to_string(entry.end) + ")");
@@ -134,11 +132,8 @@ GPIPE_STATE_INLINE void arrange(std::vector<Entry>& tensors) {
     });
     std::uint64_t at = 0;
     for (Entry& entry : tensors) {
-        std::uint64_t bytes = 0;
         entry.begin = at;
-        if (!detail::tensor_bytes(entry, bytes) || __builtin_add_overflow(at, bytes, &at))
-            throw StateError("tensor " + in_quotes(entry.name) +
-                             " is too large for any file: " + described(entry.dtype, entry.shape));
+        if (__builtin_add_overflow(at, detail::tensor_bytes(entry), &at)) detail::too_large(entry);
         entry.end = at;
     }
 }

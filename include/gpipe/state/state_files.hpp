@@ -36,6 +36,15 @@ namespace detail {
 // A number of steps to which others can be added.
 inline constexpr std::uint64_t most_steps = ~std::uint64_t{0} / 2;
 
+// f(line) of each; the last may go without its '\n'.
+template <class F> void each_line(std::string_view text, F f) {
+    while (!text.empty()) {
+        std::string_view const line = text.substr(0, text.find('\n'));
+        text.remove_prefix(std::min(line.size() + 1, text.size()));
+        f(line);
+    }
+}
+
 /// A state's file with its header read and checked.
 struct StateFile {
     explicit StateFile(std::string const& path) : file(path, O_RDONLY) {
@@ -63,14 +72,19 @@ struct StateFile {
     [[noreturn]] void refuse(std::string const& words) const {
         throw StateError("gpipe: " + file.path() + words);
     }
-    std::string const& own(std::string const& key) const {
+    // Of the metadata, if it is there.
+    std::string const* find(std::string const& key) const {
         auto const found = header.metadata.find(key);
-        if (found == header.metadata.end())
-            refuse(": it has no " + key +
-                   ", so gpipe::save() has not written it; its tensors can "
-                   "be loaded by name: LoadOptions::only");
-        return found->second;
+        return found == header.metadata.end() ? nullptr : &found->second;
     }
+    std::string const& own(std::string const& key) const {
+        if (std::string const* const found = find(key)) return *found;
+        refuse(": it has no " + key +
+               ", so gpipe::save() has not written it; its tensors can "
+               "be loaded by name: LoadOptions::only");
+    }
+    // Whether somebody else has written it.
+    bool is_foreign() const { return !find("gpipe.format"); }
     template <class T> T number(std::string const& key) const { return number<T>(key, own(key)); }
     template <class T> T number(std::string const& key, std::string_view text) const {
         T value = 0;
@@ -82,16 +96,12 @@ struct StateFile {
     // By tensor, where it is not 0: see UpdateRow::begun.
     std::map<std::string, std::uint64_t> begun() const {
         std::map<std::string, std::uint64_t> result;
-        auto const found = header.metadata.find("gpipe.begun");
-        if (found == header.metadata.end()) return result;
-        std::string_view left = found->second;
-        while (!left.empty()) {
-            std::string_view const line = left.substr(0, left.find('\n'));
-            left.remove_prefix(std::min(line.size() + 1, left.size()));
+        std::string const* const found = find("gpipe.begun");
+        each_line(found ? *found : std::string_view{}, [&](std::string_view line) {
             std::size_t const space = std::min(line.rfind(' '), line.size());
             result[std::string(line.substr(0, space))] =
                 number<std::uint64_t>("gpipe.begun", line.substr(std::min(space + 1, line.size())));
-        }
+        });
         return result;
     }
     SavedState saved() const {
@@ -103,7 +113,7 @@ struct StateFile {
         state.steps = number<std::uint64_t>("gpipe.step");
         if (state.steps > most_steps)
             refuse(": its gpipe.step is " + in_quotes(own("gpipe.step")) + ", no number of steps");
-        if (header.metadata.count("gpipe.loss_scale")) {
+        if (find("gpipe.loss_scale")) {
             state.loss_scale = number<double>("gpipe.loss_scale");
             state.good_steps = number<std::uint32_t>("gpipe.good_steps");
             if (!(state.loss_scale > 0) || !is_finite(state.loss_scale))
@@ -135,20 +145,16 @@ class StateFiles {
         std::string const path = followed(given); // others stand beside that
         files_.emplace_back(path);
         StateFile const& first = files_.front();
-        auto const shards = first.header.metadata.find("gpipe.shards");
-        bool const several = shards != first.header.metadata.end();
-        for (std::size_t at = 0; several && at < shards->second.size();) {
-            std::size_t const end = std::min(shards->second.find('\n', at), shards->second.size());
-            std::string const name = shards->second.substr(at, end - at);
-            at = end + 1;
-            if (name.empty() || name.find('/') != std::string::npos)
+        std::string const* const shards = first.find("gpipe.shards");
+        each_line(shards ? *shards : std::string_view{}, [&](std::string_view name) {
+            if (name.empty() || name.find('/') != std::string_view::npos)
                 first.refuse(": it names " + in_quotes(name) + ", no file beside it");
-            files_.emplace_back(path.substr(0, path.rfind('/') + 1) + name);
+            files_.emplace_back(path.substr(0, path.rfind('/') + 1).append(name));
             if (files_.back().own("gpipe.save") != first.own("gpipe.save"))
                 files_.back().refuse(": it belongs to another state than " + path);
-        }
+        });
         for (StateFile const& file : files_)
-            for (safetensors::Entry const& entry : file.header.tensors) add(several, file, entry);
+            for (safetensors::Entry const& entry : file.header.tensors) add(shards, file, entry);
         for (auto& [name, pieces] : pieces_) // what is whole first
             std::sort(pieces.begin(), pieces.end(), [](SavedPiece const& a, SavedPiece const& b) {
                 return std::pair(a.first, !a.whole) < std::pair(b.first, !b.whole);
