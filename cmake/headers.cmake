@@ -322,7 +322,6 @@ set(GPIPE_HEADERS
     include/gpipe/state/layer_state.hpp
     include/gpipe/state/load.hpp
     include/gpipe/state/pending_save.hpp
-    include/gpipe/state/rank_loss.hpp
     include/gpipe/state/read_plan.hpp
     include/gpipe/state/safetensors.hpp
     include/gpipe/state/save.hpp

@@ -117,15 +117,16 @@ template <class Transport> void require(Transport& transport, bool so, char cons
 // wait for it.
 enum class Making { alone, together, awaited };
 
-// What was thrown on that rank, on all of them, as far as there is room; `own`: on this one.
-template <class Gather>
-std::string told_by(Gather gather, std::size_t rank, std::exception_ptr const& own) {
+// What was thrown on that rank, on all of them, as far as there is room; `own`: on this one. All:
+// what gathers, a transport or a machine.
+template <class All>
+std::string told_by(All& all, std::size_t rank, std::exception_ptr const& own) {
     char words[256] = {};
     put_what_of(own, words);
     for (std::size_t at = 0; at < sizeof words; at += sizeof(std::uint64_t)) {
         std::uint64_t word;
         std::memcpy(&word, words + at, sizeof word);
-        word = gather(word)[rank];
+        word = all.gather(word)[rank];
         std::memcpy(words + at, &word, sizeof word);
     }
     return words;
@@ -138,8 +139,7 @@ void agree_made(Transport& transport, std::exception_ptr const& own = nullptr) {
     Array<std::uint64_t> const all = transport.gather(own ? 1 : 0);
     auto const first = static_cast<std::size_t>(std::find(all.begin(), all.end(), 1) - all.begin());
     if (first == all.size()) return;
-    std::string const words =
-        told_by([&](std::uint64_t word) { return transport.gather(word); }, first, own);
+    std::string const words = told_by(transport, first, own);
     if (own) std::rethrow_exception(own);
     throw RankError("gpipe: on rank " + std::to_string(first) + ", in a constructor: " + words);
 }

@@ -15,9 +15,9 @@ namespace gpipe::detail {
 class DoneTogether {
   public:
     // Does it on ranks that do; whether it went wrong anywhere.
-    template <class Gather, class Do> bool failed(Gather gather, bool does, Do it) {
+    template <class Machine, class Do> bool failed(Machine& machine, bool does, Do it) {
         if (does) attempt(it);
-        return any(gather(error_ != nullptr));
+        return any(machine.gather(failed_here()));
     }
     // Here, for any() of what all have of it.
     template <class Do> void attempt(Do it) {
@@ -35,9 +35,9 @@ class DoneTogether {
     bool failed_here() const { return error_ != nullptr; }
     void forget() { error_ = nullptr; }
     // All of them, with what was wrong here, or else there.
-    template <class Gather>
-    [[noreturn]] void fail(Gather gather, std::string const& path, char const* what) const {
-        std::string const words = told_by(gather, who_, error_);
+    template <class Machine>
+    [[noreturn]] void fail(Machine& machine, std::string const& path, char const* what) const {
+        std::string const words = told_by(machine, who_, error_);
         if (error_) std::rethrow_exception(error_);
         throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not save " +
                          what + ": " + words);

@@ -120,20 +120,19 @@ void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const
     std::shared_ptr<BegunSave> const begun = BegunSave::at(machine.saving());
     PendingSave& before = begun->pending();
     if constexpr (joins_ranks<Device>) {
-        auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
         bool const first = machine.ranks().number() == 0; // which waits for the others
         DoneTogether waits;
         if (!first) waits.attempt([&] { before.wait(); });
-        bool const lost = waits.any(gather(before.failed()));
+        bool const lost = waits.any(machine.gather(before.failed()));
         if (lost) before.give_up(); // what it says then is not what was wrong
         bool const own = before.failed();
         if (first) waits.attempt([&] { before.wait(); });
         if (first && lost && !own) waits.forget();
-        bool const unheard = waits.any(gather(waits.failed_here()));
+        bool const unheard = waits.any(machine.gather(waits.failed_here()));
         machine.saving() = nullptr;
-        if (lost || unheard) remove_parts(gather, begun->shards());
+        if (lost || unheard) remove_parts(machine, begun->shards());
         // What was heard of on its rank, by wait(), is not said again.
-        if (unheard) waits.fail(gather, path, "what start_save() began");
+        if (unheard) waits.fail(machine, path, "what start_save() began");
     } else {
         before.wait();
         machine.saving() = nullptr;
@@ -144,21 +143,18 @@ template <class Device>
 void save(Machine<Device>& machine, TrainingState const& state, std::string const& path,
           StateMetadata const& metadata) {
     if constexpr (joins_ranks<Device>) {
-        auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
-        Shards const shards(gather, machine.ranks(), state, followed(path), false);
-        DoneTogether saves;
-        if (saves.failed(gather, shards.beside(), [&] {
-                write_state(machine, state, shards.own(), joined(metadata, shards.mark()));
-            })) {
-            remove_parts(gather, &shards);
-            saves.fail(gather, path, "its part");
-        }
-        if (saves.failed(gather, shards.is_first(), [&] {
-                write_state(machine, state, shards.path(), joined(metadata, shards.index()));
-            })) {
-            remove_parts(gather, &shards);
-            saves.fail(gather, path, "the state");
-        }
+        Shards const shards(machine, state, followed(path), false);
+        auto const write = [&](bool does, std::string const& file, StateMetadata const& more,
+                               char const* what) {
+            DoneTogether saves;
+            if (!saves.failed(machine, does,
+                              [&] { write_state(machine, state, file, joined(metadata, more)); }))
+                return;
+            remove_parts(machine, &shards);
+            saves.fail(machine, path, what);
+        };
+        write(shards.beside(), shards.own(), shards.mark(), "its part");
+        write(shards.is_first(), shards.path(), shards.index(), "the state");
         if (shards.is_first()) shards.remove_older();
     } else {
         write_state(machine, state, path, metadata);
@@ -184,8 +180,7 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
     for (safetensors::Entry const& tensor : tensors)
         machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
     if constexpr (joins_ranks<Device>) {
-        auto const gather = [&](std::uint64_t number) { return machine.gather(number); };
-        Shards shards(gather, machine.ranks(), state, followed(path), true);
+        Shards shards(machine, state, followed(path), true);
         parts = shards;
         std::string begin = file_begin(state, tensors, joined(metadata, shards.mark()));
         std::string index = file_begin(state, {}, joined(metadata, shards.index()));

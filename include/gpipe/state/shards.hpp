@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
-#include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/pending_save.hpp>
@@ -36,17 +35,15 @@ namespace detail {
 // there has all of its own: nobody writes them again, and they go only once another is there.
 class Shards {
   public:
-    // All ranks at once; gather(number): see RankTransport. `saves`: whether this one has
-    // something; `first_too`: the first of several has a file beside, as the others have.
-    template <class Gather>
-    Shards(Gather gather, Ranks const& ranks, TrainingState const& state, std::string path,
-           bool first_too)
-        : path_(std::move(path)), steps_(state.steps), ranks_(ranks.all()), self_(ranks.number()) {
+    // All ranks at once. `first_too`: the first of several has a file beside, as the others have.
+    template <class Device>
+    Shards(Machine<Device>& machine, TrainingState const& state, std::string path, bool first_too)
+        : path_(std::move(path)), steps_(state.steps), ranks_(machine.ranks().all()),
+          self_(machine.ranks().number()) {
         std::random_device random;
-        save_ = gather(std::uint64_t{random()} << 32 | random())[0];
-        bool const saves = std::any_of(state.own.begin(), state.own.end(),
-                                       [](OwnPart const& own) { return own.saves; });
-        Array<std::uint64_t> const savers = gather(saves);
+        save_ = machine.gather(std::uint64_t{random()} << 32 | random())[0];
+        Array<std::uint64_t> const savers = machine.gather(std::any_of(
+            state.own.begin(), state.own.end(), [](OwnPart const& own) { return own.saves; }));
         std::string const name = std::filesystem::path(path_).filename().string();
         for (std::size_t r = 1; r < ranks_; ++r)
             if (savers[r]) names_.insert(name + suffix(r));
