@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -57,19 +58,19 @@ struct TrainingState {
 
 namespace detail {
 
-GPIPE_STATE_INLINE std::string tensor_name(std::size_t layer, LayerState const& state,
-                                           std::size_t tensor) {
-    char number[32];
-    std::snprintf(number, sizeof number, "layer.%04zu.", layer);
-    return number + (state.names ? std::string(state.names[tensor]) : std::to_string(tensor));
+// By `names`, if the layer has any, else by its number.
+GPIPE_STATE_INLINE std::string tensor_name(std::size_t layer, std::string_view const* names,
+                                           std::string const& before_numbers, std::size_t tensor) {
+    char begin[32];
+    std::snprintf(begin, sizeof begin, "layer.%04zu.", layer);
+    return begin + (names ? std::string(names[tensor]) : before_numbers + std::to_string(tensor));
 }
-
-GPIPE_STATE_INLINE std::string buffer_name(std::size_t layer, LayerState const& state,
-                                           std::size_t tensor) {
-    char number[32];
-    std::snprintf(number, sizeof number, "layer.%04zu.", layer);
-    return number + (state.buffer_names ? std::string(state.buffer_names[tensor])
-                                        : "buffer." + std::to_string(tensor));
+GPIPE_STATE_INLINE std::string parameter_name(std::size_t layer, LayerState const& state,
+                                              std::size_t tensor) {
+    return tensor_name(layer, state.names, "", tensor);
+}
+GPIPE_STATE_INLINE safetensors::Entry entry_of(std::string name, TensorType const& type) {
+    return {std::move(name), type.dtype, {type.extents, type.extents + type.rank}};
 }
 
 GPIPE_STATE_INLINE std::string in_words(TensorTypes types) {
@@ -77,8 +78,7 @@ GPIPE_STATE_INLINE std::string in_words(TensorTypes types) {
     for (TensorType const& type : types) {
         words += words.empty() ? "" : ", ";
         if (type.dtype == Dtype::other) words += std::to_string(type.element.bytes) + " bytes, ";
-        words += described(type.dtype,
-                           std::vector<std::uint64_t>(type.extents, type.extents + type.rank));
+        words += described(type.dtype, entry_of({}, type).shape);
     }
     return words;
 }
@@ -104,8 +104,7 @@ GPIPE_STATE_INLINE void add_own(TrainingState& state, Tables const& tables,
 GPIPE_STATE_INLINE void add_lasting(TrainingState& state, std::string name, TensorType const& type,
                                     std::byte* memory, bool saves) {
     if (memory) state.own.push_back({state.tensors.size(), 0, type.count, memory, saves});
-    state.tensors.push_back(
-        {std::move(name), type.dtype, {type.extents, type.extents + type.rank}, 0, 0, nullptr});
+    state.tensors.push_back(entry_of(std::move(name), type));
 }
 
 // Waits for all steps.
@@ -121,6 +120,8 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
     state.scale = machine.engine().runs().scale();
     state.infers = machine.programs().evaluates();
     Tables const& tables = machine.engine().tables();
+    auto const& tied = machine.engine().tied();
+    bool const keeps = tables.ranks.replica == 0;
     std::size_t const states = machine.model().states;
     for (std::size_t i = 0, next = 0; i < layers.size(); ++i) {
         LayerState const& layer = layers[i];
@@ -128,56 +129,42 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
                                in_words(layer.output()));
         LayerMemory const& memory = tables.layers[i];
         LayerInfo const& info = machine.model().infos[i];
-        bool const keeps = tables.ranks.replica == 0;
         for (std::size_t t = 0; t < layer.buffers.size(); ++t)
-            add_lasting(state, buffer_name(i, layer, t), layer.buffers[t],
+            add_lasting(state, tensor_name(i, layer.buffer_names, "buffer.", t), layer.buffers[t],
                         info.buffers.find(memory.buffers.buffers, t), keeps);
         for (std::size_t t = 0; t < layer.parameters.size(); ++t) {
             TensorType const& type = layer.parameters[t];
-            if (machine.engine().tied().is_repeated(i, t)) {
-                Tables::Tie const tie = machine.engine().tied().of(i, t);
+            std::string const name = parameter_name(i, layer, t);
+            Tables::Tie const tie = tied.of(i, t);
+            if (tied.is_repeated(i, t)) {
                 TiedTensor const& first = machine.model().ties[tie.first];
-                state.tied[tensor_name(i, layer, t)] =
-                    tensor_name(first.layer, layers[first.layer], first.tensor);
+                state.tied[name] = parameter_name(first.layer, layers[first.layer], first.tensor);
                 continue;
             }
+            std::size_t const tensor = state.tensors.size();
             if (!info.learns(t)) {
-                Tables::Tie const tie = machine.engine().tied().of(i, t);
                 TieHolders const& holders = machine.plan().holders;
                 for (std::size_t e = tie.first + 1; e < tie.last; ++e)
-                    if (std::byte* const other = machine.engine().tied().parameter(e);
+                    if (std::byte* const other = tied.parameter(e);
                         other && (holders.empty() || holders[e] == e))
-                        state.own.push_back({state.tensors.size(), 0, type.count, other, false});
-                add_lasting(state, tensor_name(i, layer, t), type,
-                            memory.parameters ? memory.parameters[t] : nullptr, keeps);
+                        state.own.push_back({tensor, 0, type.count, other, false});
+                add_lasting(state, name, type, memory.parameters ? memory.parameters[t] : nullptr,
+                            keeps);
                 continue;
             }
             std::uint32_t const row = tables.order[next++];
-            std::size_t const tensor = state.tensors.size();
-            auto const add = [&](std::uint32_t end) {
-                add_own(state, tables, end, tensor, states, type.element.bytes, end == row);
-            };
             LearnedTensor learned{tensor, states, {row}, machine.engine().runs().begun(row)};
-            for (Tables::Tie const& tie : tables.ties)
-                if (tables.tied[tie.first] == row)
-                    learned.rows.assign(tables.tied.begin() + tie.first,
-                                        tables.tied.begin() + tie.last);
+            if (tie.first != tie.last)
+                learned.rows.assign(tables.tied.begin() + tie.first,
+                                    tables.tied.begin() + tie.last);
             for (std::uint32_t const end : learned.rows) // each place once
                 if (end == row || std::count(tables.holders.begin(), tables.holders.end(), end) > 0)
-                    add(end);
+                    add_own(state, tables, end, tensor, states, type.element.bytes, end == row);
             state.learned.push_back(std::move(learned));
-            safetensors::Entry entry{tensor_name(i, layer, t),
-                                     type.dtype,
-                                     {type.extents, type.extents + type.rank},
-                                     0,
-                                     0,
-                                     nullptr};
-            std::string const name = entry.name;
-            state.tensors.push_back(entry);
-            for (std::size_t s = 0; s < states; ++s) {
-                entry.name = "optimizer." + std::to_string(s) + '.' + name;
-                state.tensors.push_back(entry);
-            }
+            state.tensors.push_back(entry_of(name, type));
+            for (std::size_t s = 0; s < states; ++s)
+                state.tensors.push_back(
+                    entry_of("optimizer." + std::to_string(s) + '.' + name, type));
         }
     }
     return state;
