@@ -346,6 +346,7 @@ set(GPIPE_HEADERS
     include/gpipe/trace/unsplit.hpp
     include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
+    include/gpipe/transport/descriptor.hpp
     include/gpipe/transport/local.hpp
     include/gpipe/transport/local_gpus.hpp
     include/gpipe/transport/local_ranks.hpp
@@ -369,7 +370,6 @@ set(GPIPE_HEADERS
     include/gpipe/transport/socket_address.hpp
     include/gpipe/transport/socket_line.hpp
     include/gpipe/transport/socket_ranks.hpp
-    include/gpipe/transport/socket_way.hpp
     include/gpipe/transport/transport.hpp
     include/gpipe/transport/watch.hpp
     include/gpipe/transport/watch_board.hpp

@@ -121,13 +121,13 @@ double soon() { return gpipe::detail::seconds_now() + 20; }
 std::string come(std::uint16_t port, RendezvousKey const& key, RendezvousHello const& hello) {
     Descriptor const way = visit(port);
     RendezvousProof proof{RendezvousProof::Who::guest, hello, {}, {}};
-    if (!gpipe::detail::write_all(way.get(), &hello, sizeof hello, soon()) ||
-        !gpipe::detail::read_all(way.get(), &proof.challenge, sizeof proof.challenge, soon()))
+    if (!way.write(&hello, sizeof hello, soon()) ||
+        !way.read(&proof.challenge, sizeof proof.challenge, soon()))
         return "dropped at once";
     RendezvousKey::Proof own = proof.by(key), others{};
-    if (!gpipe::detail::write_all(way.get(), &own, sizeof own, soon()) ||
-        !gpipe::detail::read_all(way.get(), &proof.answer, sizeof proof.answer, soon()) ||
-        !gpipe::detail::read_all(way.get(), &others, sizeof others, soon()))
+    if (!way.write(&own, sizeof own, soon()) ||
+        !way.read(&proof.answer, sizeof proof.answer, soon()) ||
+        !way.read(&others, sizeof others, soon()))
         return "dropped";
     proof.who = RendezvousProof::Who::host;
     if (proof.by(key) != others) return "somebody else";
@@ -274,18 +274,18 @@ TEST_CASE("rank 0 has to have the token, too") {
                 o.token_file = same.path;
                 meet(o);
             }
-            REQUIRE(gpipe::detail::await(listener.get(), POLLIN, soon()));
+            REQUIRE(listener.await(POLLIN, soon()));
             Descriptor const way(::accept(listener.get(), nullptr, nullptr));
             RendezvousProof proof{RendezvousProof::Who::host, {}, {}, {}};
             RendezvousKey::Proof guests{};
-            gpipe::detail::read_all(way.get(), &proof.hello, sizeof proof.hello, soon());
-            gpipe::detail::write_all(way.get(), &proof.challenge, sizeof proof.challenge, soon());
-            REQUIRE(gpipe::detail::read_all(way.get(), &guests, sizeof guests, soon()));
+            way.read(&proof.hello, sizeof proof.hello, soon());
+            way.write(&proof.challenge, sizeof proof.challenge, soon());
+            REQUIRE(way.read(&guests, sizeof guests, soon()));
             if (!echoes)
                 proof.answer = {0, GPIPE_VERSION, 2, RendezvousAnswer::Verdict::welcome, 0};
             auto const own = echoes ? guests : proof.by(RendezvousKey(other_token));
-            gpipe::detail::write_all(way.get(), &proof.answer, sizeof proof.answer, soon());
-            gpipe::detail::write_all(way.get(), &own, sizeof own, soon());
+            way.write(&proof.answer, sizeof proof.answer, soon());
+            way.write(&own, sizeof own, soon());
         });
         CHECK(thrown[0] == "");
         CHECK(contains(thrown[1], "gpipe: rank 0 has not come in time: who listens at 127.0.0.1:"));
@@ -562,10 +562,10 @@ TEST_CASE("rank 0 waits for nobody who is silent, and the others not for one in 
             if (r > 0) return meet(meeting(r, 3, port));
             {
                 Descriptor const listener = gpipe::detail::listen_at(address);
-                REQUIRE(gpipe::detail::await(listener.get(), POLLIN, soon()));
+                REQUIRE(listener.await(POLLIN, soon()));
                 for (double const end = gpipe::detail::seconds_now() + 0.3;
                      hangs_up && gpipe::detail::seconds_now() < end;)
-                    if (gpipe::detail::await(listener.get(), POLLIN, end))
+                    if (listener.await(POLLIN, end))
                         Descriptor(::accept(listener.get(), nullptr, nullptr));
             }
             meet(meeting(0, 3, port));
@@ -631,13 +631,13 @@ TEST_CASE("a file that was left behind keeps nobody, and is replaced") {
         if (r == 2) { // hangs up
             for (double const end = gpipe::detail::seconds_now() + 0.5;
                  listener && gpipe::detail::seconds_now() < end;)
-                if (gpipe::detail::await(listener.get(), POLLIN, end)) {
+                if (listener.await(POLLIN, end)) {
                     Descriptor const way(::accept(listener.get(), nullptr, nullptr));
                     RendezvousChallenge const challenge;
                     char said[sizeof(RendezvousHello) + sizeof(RendezvousKey::Proof)];
                     if (!answers) continue;
-                    gpipe::detail::write_all(way.get(), &challenge, sizeof challenge, soon());
-                    gpipe::detail::read_all(way.get(), said, sizeof said, soon());
+                    way.write(&challenge, sizeof challenge, soon());
+                    way.read(said, sizeof said, soon());
                 }
             return;
         }
@@ -669,7 +669,7 @@ TEST_CASE("a file from before is not looked at, and who finds no other says so i
     REQUIRE(::utimensat(AT_FDCWD, path.c_str(), then, 0) == 0);
     CHECK(thrown_by(by_file(1, path, 0.3)) ==
           "gpipe: rank 0 has not come in time: there is no file '" + path + "', or an old one");
-    CHECK_FALSE(gpipe::detail::await(listener.get(), POLLIN, 0)); // nobody was there
+    CHECK_FALSE(listener.await(POLLIN, 0)); // nobody was there
     CHECK(contains(thrown_by(by_file(1, folder / "none", 0.2)), "there is no file '"));
     CHECK(thrown_by(by_file(0, path, 0.2)) == "gpipe: rank 1 has not come in time");
     CHECK(std::filesystem::is_empty(folder.path));

@@ -396,8 +396,7 @@ struct Pretender {
     Pretender(std::size_t rank, std::size_t ranks, std::uint16_t port)
         : meeting(toy::meeting(rank, ranks, port)), lines(mesh()), messages(mesh()) {}
     void say(std::size_t to, void const* bytes, std::size_t size) {
-        gpipe::detail::write_all(messages.ways[to].get(), bytes, size,
-                                 gpipe::detail::seconds_now() + 20);
+        messages.ways[to].write(bytes, size, gpipe::detail::seconds_now() + 20);
     }
     // So that it is not taken for one that is silent, or has ended.
     void live() {

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/transport/descriptor.hpp>
 #include <gpipe/transport/rendezvous_file.hpp>
 #include <gpipe/transport/rendezvous_guest.hpp>
 #include <gpipe/transport/rendezvous_host.hpp>
@@ -10,7 +11,6 @@
 #include <gpipe/transport/rendezvous_options.hpp>
 #include <gpipe/transport/rendezvous_star.hpp>
 #include <gpipe/transport/socket_address.hpp>
-#include <gpipe/transport/watch_mesh.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <gpipe/core/error.hpp>
+#include <gpipe/transport/descriptor.hpp>
 #include <gpipe/transport/rendezvous_key.hpp>
 #include <gpipe/transport/rendezvous_messages.hpp>
 #include <gpipe/transport/socket_address.hpp>
-#include <gpipe/transport/watch_mesh.hpp>
 
 #include <array>
 #include <cerrno>

@@ -1,11 +1,10 @@
 #pragma once
 
 #include <gpipe/core/clock.hpp>
+#include <gpipe/transport/descriptor.hpp>
 #include <gpipe/transport/rendezvous_key.hpp>
 #include <gpipe/transport/rendezvous_messages.hpp>
 #include <gpipe/transport/socket_address.hpp>
-#include <gpipe/transport/socket_way.hpp>
-#include <gpipe/transport/watch_mesh.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -59,7 +58,7 @@ class RendezvousGuest {
                     why = "nobody listens at " + address.text() + " (" + std::strerror(errno) + ")";
                     continue;
                 }
-                Outcome const outcome = meet(way.get(), place, until);
+                Outcome const outcome = meet(way, place, until);
                 if (outcome == Outcome::welcome) return way;
                 why = "who listens at " + address.text() +
                       (outcome == Outcome::refused ? " has another token, or expects nobody"
@@ -77,21 +76,21 @@ class RendezvousGuest {
     enum class Outcome { welcome, refused, strange };
 
     // With who listens: both prove who they are.
-    Outcome meet(int way, Place const& place, double end) {
+    Outcome meet(Descriptor const& way, Place const& place, double end) {
         RendezvousProof proof;
         hello_.job = place.job;
         hello_.nonce = random_bytes<sizeof(RendezvousNonce)>();
         proof.hello = hello_;
-        if (!write_all(way, &hello_, sizeof hello_, end) ||
-            !read_all(way, &proof.challenge, sizeof proof.challenge, end) ||
+        if (!way.write(&hello_, sizeof hello_, end) ||
+            !way.read(&proof.challenge, sizeof proof.challenge, end) ||
             proof.challenge.magic != rendezvous_magic)
             return Outcome::strange;
         proof.who = RendezvousProof::Who::guest;
         RendezvousKey::Proof const own = proof.by(place.key);
         RendezvousKey::Proof others{};
-        if (!write_all(way, &own, sizeof own, end)) return Outcome::refused;
-        if (!read_all(way, &proof.answer, sizeof proof.answer, end) ||
-            !read_all(way, &others, sizeof others, end))
+        if (!way.write(&own, sizeof own, end)) return Outcome::refused;
+        if (!way.read(&proof.answer, sizeof proof.answer, end) ||
+            !way.read(&others, sizeof others, end))
             return errno == ETIMEDOUT ? Outcome::strange : Outcome::refused;
         proof.who = RendezvousProof::Who::host;
         if (!RendezvousKey::same(proof.by(place.key), others)) return Outcome::strange;

@@ -2,10 +2,9 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/transport/descriptor.hpp>
 #include <gpipe/transport/rendezvous_key.hpp>
 #include <gpipe/transport/rendezvous_messages.hpp>
-#include <gpipe/transport/socket_way.hpp>
-#include <gpipe/transport/watch_mesh.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -56,8 +55,7 @@ class RendezvousHost {
             for (std::size_t g = 0; g < guests.size(); ++g)
                 if (ready[g + 1].revents && !hear(guests[g])) guests[g].way.close();
             if (!ready[0].revents) continue;
-            Descriptor way(
-                ::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+            Descriptor way = listener.accept();
             // Who has been there for longest goes: one of ours takes a moment, and comes again.
             if (way && guests.size() >= most_guests) guests.erase(guests.begin());
             if (way)
@@ -111,7 +109,6 @@ class RendezvousHost {
         if (!is_told || proof.answer.verdict == Verdict::other_job) return false;
         if (proof.answer.verdict != Verdict::welcome)
             throw std::runtime_error(words_of(hello, proof.answer));
-        send_at_once(guest.way.get());
         ways[hello.rank] = std::move(guest.way);
         return true;
     }
@@ -121,7 +118,7 @@ class RendezvousHost {
         if (hello.ranks != ways.size()) return Verdict::other_ranks;
         if (hello.rank == 0 || hello.rank >= ways.size()) return Verdict::no_rank;
         Descriptor& before = ways[hello.rank];
-        if (before && !has_ended(before.get())) return Verdict::twice;
+        if (before && !before.has_ended()) return Verdict::twice;
         before.close(); // it was started again
         return Verdict::welcome;
     }

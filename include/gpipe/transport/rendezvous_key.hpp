@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/core/error.hpp>
-#include <gpipe/transport/watch_mesh.hpp>
+#include <gpipe/transport/descriptor.hpp>
 
 #include <array>
 #include <cerrno>

@@ -1,9 +1,8 @@
 #pragma once
 
 #include <gpipe/core/clock.hpp>
+#include <gpipe/transport/descriptor.hpp>
 #include <gpipe/transport/rendezvous_messages.hpp>
-#include <gpipe/transport/socket_way.hpp>
-#include <gpipe/transport/watch_mesh.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -42,7 +41,7 @@ class RendezvousStar {
         std::strncpy(notice.text, why.c_str(), sizeof notice.text - 1);
         for (Descriptor& way : ways_) {
             if (!way) continue;
-            (void)write_all(way.get(), &notice, sizeof notice, 0);
+            (void)way.write(&notice, sizeof notice, 0);
             // A connection that is closed with bytes unread is reset, and these words with it.
             ::shutdown(way.get(), SHUT_WR);
             char unread[4096];
@@ -58,36 +57,36 @@ class RendezvousStar {
         if (bytes > 0) std::memcpy(all, own, bytes);
         for (std::size_t r = 1; r < ways_.size(); ++r) {
             RendezvousCard card;
-            if (!read_all(ways_[r].get(), &card, sizeof card, end)) miss(r);
+            if (!ways_[r].read(&card, sizeof card, end)) miss(r);
             if (card.round != round_ || card.bytes != bytes)
                 fail("gpipe: rank " + std::to_string(r) + " exchanges something else than rank 0");
-            if (!read_all(ways_[r].get(), all + r * bytes, bytes, end)) miss(r);
+            if (!ways_[r].read(all + r * bytes, bytes, end)) miss(r);
         }
         RendezvousNotice notice;
         notice.round = round_;
         notice.bytes = bytes * ways_.size();
         for (std::size_t r = 1; r < ways_.size(); ++r)
-            if (!write_all(ways_[r].get(), &notice, sizeof notice, end) ||
-                !write_all(ways_[r].get(), all, bytes * ways_.size(), end))
+            if (!ways_[r].write(&notice, sizeof notice, end) ||
+                !ways_[r].write(all, bytes * ways_.size(), end))
                 miss(r);
     }
     void give(void const* own, std::size_t bytes, char* all) {
         // A little longer than rank 0 waits for others: it is the one that can say for whom.
         double const end = seconds_now() + deadline_ + std::min(1.0, deadline_ / 10);
-        int const way = ways_[0].get();
+        Descriptor const& way = ways_[0];
         RendezvousCard card;
         card.round = round_;
         card.bytes = bytes;
         RendezvousNotice notice;
         // Rank 0 may have said why before it left, though there is nobody to write to.
-        (void)(write_all(way, &card, sizeof card, end) && write_all(way, own, bytes, end));
-        if (!read_all(way, &notice, sizeof notice, end)) miss(0);
+        (void)(way.write(&card, sizeof card, end) && way.write(own, bytes, end));
+        if (!way.read(&notice, sizeof notice, end)) miss(0);
         notice.text[sizeof notice.text - 1] = 0;
         if (notice.text[0]) throw std::runtime_error(notice.text);
         if (notice.round != round_ || notice.bytes != bytes * ways_.size())
             throw std::runtime_error("gpipe: rank 0 exchanges something else than rank " +
                                      std::to_string(rank_));
-        if (!read_all(way, all, notice.bytes, end)) miss(0);
+        if (!way.read(all, notice.bytes, end)) miss(0);
     }
     [[noreturn]] void miss(std::size_t rank) {
         fail("gpipe: rank " + std::to_string(rank) +

@@ -1,8 +1,7 @@
 #pragma once
 
 #include <gpipe/core/error.hpp>
-#include <gpipe/transport/socket_way.hpp>
-#include <gpipe/transport/watch_mesh.hpp>
+#include <gpipe/transport/descriptor.hpp>
 
 #include <cerrno>
 #include <cstdint>
@@ -13,8 +12,6 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 namespace gpipe::detail {
@@ -104,8 +101,7 @@ inline std::vector<SocketAddress> find_addresses(std::string const& name, std::u
 /// Listens there; with port 0 at a free one, which the address then has. Throws std::runtime_error
 /// where the system refuses.
 inline Descriptor listen_at(SocketAddress& address) {
-    Descriptor listener(
-        ::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    Descriptor listener = Descriptor::of_tcp(address.bytes.ss_family);
     int const on = 1; // what a process before has left of its connections is not in the way
     if (listener) ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (!listener || ::bind(listener.get(), address.get(), address.length) != 0 ||
@@ -121,19 +117,9 @@ inline Descriptor listen_at(SocketAddress& address) {
 /// A connection to who listens there, until a time of seconds_now(); none where nobody does, and
 /// errno says why.
 inline Descriptor connect_to(SocketAddress const& address, double end) {
-    Descriptor way(
-        ::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!way) return way;
-    if (::connect(way.get(), address.get(), address.length) != 0) {
-        if (errno != EINPROGRESS && errno != EINTR) return {};
-        int error = ETIMEDOUT;
-        socklen_t size = sizeof error;
-        if (await(way.get(), POLLOUT, end))
-            ::getsockopt(way.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-        if (errno = error; error != 0) return {};
-    }
-    send_at_once(way.get());
-    return way;
+    Descriptor way = Descriptor::of_tcp(address.bytes.ss_family);
+    if (!way || way.connect(address.get(), address.length, end)) return way;
+    return {};
 }
 
 } // namespace gpipe::detail

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <gpipe/schedule/action.hpp>
-#include <gpipe/transport/watch_mesh.hpp>
+#include <gpipe/transport/descriptor.hpp>
 
 #include <cerrno>
 #include <cstddef>

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/transport/descriptor.hpp>
 
 #include <cerrno>
 #include <csignal>
@@ -18,7 +19,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -41,32 +41,6 @@ class WithoutSignals {
 
   private:
     sigset_t before_;
-};
-
-/// A file descriptor that is closed once.
-class Descriptor {
-  public:
-    Descriptor() = default;
-    /// Of this one; -1 is none.
-    explicit Descriptor(int number) : number_(number) {}
-    Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
-        std::swap(number_, other.number_);
-        return *this;
-    }
-    ~Descriptor() { close(); }
-
-    /// Whether there is one.
-    explicit operator bool() const { return number_ >= 0; }
-    /// It.
-    int get() const { return number_; }
-    /// There is none any more.
-    void close() {
-        if (number_ >= 0) ::close(std::exchange(number_, -1));
-    }
-
-  private:
-    int number_ = -1;
 };
 
 /// A TCP connection between any two ranks, for a Watch. Nobody listens for longer than it takes to
@@ -178,8 +152,7 @@ class WatchMesh {
     }
     Descriptor listen(Card& own, std::string const& address, bool one_host) const {
         find_address(own, address.empty() && one_host ? "127.0.0.1" : address);
-        Descriptor listener(
-            ::socket(own.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+        Descriptor listener = Descriptor::of_tcp(own.address.ss_family);
         auto const where = reinterpret_cast<sockaddr*>(&own.address);
         if (!listener || ::bind(listener.get(), where, own.length) != 0 ||
             ::listen(listener.get(), static_cast<int>(2 * ways.size())) != 0 ||
@@ -188,35 +161,15 @@ class WatchMesh {
                                    : ("nobody can listen at " + address).c_str());
         return listener;
     }
-    // Whether that is ready; false at the end of our patience.
-    bool await(int way, short events) const {
-        for (;;) {
-            double const left = end_ - seconds_now();
-            if (left <= 0) return false;
-            pollfd one{way, events, 0};
-            if (::poll(&one, 1, static_cast<int>(1000 * (left < 1000 ? left : 1000)) + 1) > 0)
-                return true;
-        }
-    }
-    static void send_at_once(int way) {
-        int const on = 1;
-        ::setsockopt(way, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    }
     // To a rank that listens.
     Descriptor connect(Card const& card, std::size_t r) const {
-        Descriptor way(
-            ::socket(card.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-        auto const where = reinterpret_cast<sockaddr const*>(&card.address);
-        int error = 0;
-        socklen_t size = sizeof error;
+        Descriptor way = Descriptor::of_tcp(card.address.ss_family);
         if (!way) refuse("there is no socket");
-        if (::connect(way.get(), where, card.length) != 0) {
-            if (errno != EINPROGRESS && errno != EINTR) refuse(r);
-            if (!await(way.get(), POLLOUT)) miss(r);
-            ::getsockopt(way.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-            if (errno = error; error != 0) refuse(r);
+        auto const where = reinterpret_cast<sockaddr const*>(&card.address);
+        if (!way.connect(where, card.length, end_)) {
+            if (errno == ETIMEDOUT && seconds_now() >= end_) miss(r);
+            refuse(r);
         }
-        send_at_once(way.get());
         Hello const hello{{card.token[0], card.token[1]},
                           static_cast<std::uint32_t>(self_),
                           static_cast<std::uint32_t>(ways.size())};
@@ -242,9 +195,8 @@ class WatchMesh {
             for (std::size_t g = 0; g < guests.size(); ++g)
                 if (ready[g + 1].revents) hear(guests[g], own);
             if (!ready[0].revents || guests.size() > 2 * ways.size()) continue;
-            Descriptor way(
-                ::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-            if (way) guests.push_back({std::move(way), {}, 0, now + 5});
+            if (Descriptor way = listener.accept())
+                guests.push_back({std::move(way), {}, 0, now + 5});
         }
     }
     void hear(Guest& guest, Card const& own) {
@@ -262,7 +214,6 @@ class WatchMesh {
         bool const is_welcome = other == 0 && hello.ranks == ways.size() && hello.rank > self_ &&
                                 hello.rank < ways.size() && !ways[hello.rank];
         if (!is_welcome) return guest.way.close();
-        send_at_once(guest.way.get());
         ways[hello.rank] = std::move(guest.way);
     }
     [[noreturn]] static void miss(std::size_t rank) {
