@@ -351,7 +351,6 @@ set(GPIPE_HEADERS
     include/gpipe/transport/local_gpus.hpp
     include/gpipe/transport/local_ranks.hpp
     include/gpipe/transport/mpi.hpp
-    include/gpipe/transport/mpi_exchange.hpp
     include/gpipe/transport/mpi_session.hpp
     include/gpipe/transport/mpi_ways.hpp
     include/gpipe/transport/mpi_window.hpp

@@ -4,7 +4,6 @@
 #include <gpipe/core/error.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/joined.hpp>
-#include <gpipe/transport/mpi_exchange.hpp>
 #include <gpipe/transport/mpi_session.hpp>
 #include <gpipe/transport/mpi_ways.hpp>
 #include <gpipe/transport/mpi_window.hpp>
@@ -138,13 +137,10 @@ class MpiRanks {
               std::uint32_t word) noexcept {
         detail::MpiWay& way = own_->ways[channel];
         std::size_t const turn = way.turn();
-        bool const is_free =
-            way.counters ? wait_at(way.counters->received, way.peer,
-                                   [&](std::uint64_t received) {
-                                       return way.next - received < options_.ahead;
-                                   })
-                         : wait(way.peer, [&] { return is_done(way.peer, way.requests[turn]); });
-        if (!is_free) return;
+        if (!wait_for_slot(way, &detail::MpiCounters::received, [&](std::uint64_t received) {
+                return way.next - received < options_.ahead;
+            }))
+            return;
         way.put(from, bytes, word);
         if (++way.next; way.counters) return way.counters->sent.set(way.next);
         std::lock_guard const lock(calls);
@@ -155,11 +151,9 @@ class MpiRanks {
         detail::MpiWay& way = own_->ways[channel];
         std::size_t const turn = way.turn();
         std::uint32_t word = 0;
-        bool const came =
-            way.counters ? wait_at(way.counters->sent, way.peer,
-                                   [&](std::uint64_t sent) { return sent > way.next; })
-                         : wait(way.peer, [&] { return is_done(way.peer, way.requests[turn]); });
-        if (!came) return 0;
+        if (!wait_for_slot(way, &detail::MpiCounters::sent,
+                           [&](std::uint64_t sent) { return sent > way.next; }))
+            return 0;
         if (!way.take(to, bytes, word))
             watch_->lose(way.peer, "has sent a message of other bytes than are received");
         if (++way.next; way.counters) {
@@ -271,12 +265,17 @@ class MpiRanks {
     template <class Ready> bool wait(int peer, Ready ready) noexcept {
         return detail::RankWait(*watch_, options_.deadline).until(peer, ready);
     }
+    // Until this end has the slot of the next message; where both see it: until ready(count).
     template <class Ready>
-    bool wait_at(detail::SharedCounter& counter, int peer, Ready ready) noexcept {
-        return detail::RankWait(*watch_, options_.deadline).until_counted(counter, peer, ready);
+    bool wait_for_slot(detail::MpiWay& way, detail::SharedCounter detail::MpiCounters::*count,
+                       Ready ready) noexcept {
+        if (way.counters)
+            return detail::RankWait(*watch_, options_.deadline)
+                .until_counted(way.counters->*count, way.peer, ready);
+        return wait(way.peer, [&] { return is_done(way.peer, way.requests[way.turn()]); });
     }
 
-    static constexpr auto& calls = detail::MpiSession::calls; // held around error_, too
+    static constexpr auto& calls = detail::MpiSession::calls;
 
     Options options_;
     detail::MpiSession session_;
