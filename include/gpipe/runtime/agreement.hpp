@@ -144,27 +144,27 @@ void agree_made(Transport& transport, std::exception_ptr const& own = nullptr) {
     throw RankError("gpipe: on rank " + std::to_string(first) + ", in a constructor: " + words);
 }
 
+// Of one, or the first of several, as transports take them.
+template <class T> std::byte* bytes_at(T& first) { return reinterpret_cast<std::byte*>(&first); }
+
 // Where ranks wait for each other in any case: throws std::invalid_argument on all of them unless
 // all are told the same.
 template <class Transport>
 void agree_on(Transport& transport, Tables const& tables, RankCall call) {
-    Ranks const& ranks = tables.ranks;
-    auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
+    std::size_t const self = tables.ranks.number();
     RankVerdict verdict;
-    if (std::uint32_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
-        transport.send(up, bytes_of(call), sizeof call, 0);
-        transport.receive(up + 1, bytes_of(verdict), sizeof verdict);
+    if (std::uint32_t const up = tables.channel_of_rank(self); up != no_channel) {
+        transport.send(up, bytes_at(call), sizeof call, 0);
+        transport.receive(up + 1, bytes_at(verdict), sizeof verdict);
     } else {
-        for (std::size_t r = 0; r < ranks.all(); ++r) {
-            std::uint32_t const other = tables.channel_of_rank(r);
-            if (other == no_channel) continue;
+        tables.each_channel_of_rank([&](std::size_t r, std::uint32_t channel) {
             RankCall theirs = call;
-            transport.receive(other, bytes_of(theirs), sizeof theirs);
-            verdict.compare(ranks.number(), call, r, theirs);
-        }
-        for (std::size_t r = 0; r < ranks.all(); ++r)
-            if (std::uint32_t const other = tables.channel_of_rank(r); other != no_channel)
-                transport.send(other + 1, bytes_of(verdict), sizeof verdict, 0);
+            transport.receive(channel, bytes_at(theirs), sizeof theirs);
+            verdict.compare(self, call, r, theirs);
+        });
+        tables.each_channel_of_rank([&](std::size_t, std::uint32_t channel) {
+            transport.send(channel + 1, bytes_at(verdict), sizeof verdict, 0);
+        });
     }
     if (transport.error()) std::rethrow_exception(transport.error());
     verdict.check();
@@ -206,31 +206,26 @@ void agree(Transport& transport, Tables const& tables, Run& run, std::span<doubl
     // What each replica has evaluated; of a step they are the sums over all.
     bool const adds = ranks.replicas > 1 && !run.arguments.training();
     std::span<double> const sums = totals.first(tables.sums);
-    auto const bytes_of = [](auto& number) { return reinterpret_cast<std::byte*>(&number); };
-    if (std::size_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
-        transport.send(up, bytes_of(note), sizeof note, 0);
+    if (std::uint32_t const up = tables.channel_of_rank(ranks.number()); up != no_channel) {
+        transport.send(up, bytes_at(note), sizeof note, 0);
         if (adds && ranks.self == tables.decider())
-            transport.send(up, bytes_of(sums[0]), sums.size_bytes(), 0);
-        transport.receive(up + 1, bytes_of(note), sizeof note);
-        transport.receive(up + 1, bytes_of(totals[0]), totals.size_bytes());
+            transport.send(up, bytes_at(sums[0]), sums.size_bytes(), 0);
+        transport.receive(up + 1, bytes_at(note), sizeof note);
+        transport.receive(up + 1, bytes_at(totals[0]), totals.size_bytes());
     } else {
-        for (std::size_t r = 0; r < ranks.all(); ++r) {
-            std::uint32_t const other = tables.channel_of_rank(r);
-            if (other == no_channel) continue;
+        tables.each_channel_of_rank([&](std::size_t r, std::uint32_t channel) {
             RankNote theirs = note;
-            transport.receive(other, bytes_of(theirs), sizeof theirs);
+            transport.receive(channel, bytes_at(theirs), sizeof theirs);
             note.verdict.compare(ranks.number(), call, r, theirs.verdict.call);
             note.take_in(theirs);
-            if (!adds || r % ranks.count != tables.decider()) continue;
-            transport.receive(other, bytes_of(room[0]), sums.size_bytes());
+            if (!adds || r % ranks.count != tables.decider()) return;
+            transport.receive(channel, bytes_at(room[0]), sums.size_bytes());
             for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += room[i];
-        }
-        for (std::size_t r = 0; r < ranks.all(); ++r) {
-            std::uint32_t const other = tables.channel_of_rank(r);
-            if (other == no_channel) continue;
-            transport.send(other + 1, bytes_of(note), sizeof note, 0);
-            transport.send(other + 1, bytes_of(totals[0]), totals.size_bytes(), 0);
-        }
+        });
+        tables.each_channel_of_rank([&](std::size_t, std::uint32_t channel) {
+            transport.send(channel + 1, bytes_at(note), sizeof note, 0);
+            transport.send(channel + 1, bytes_at(totals[0]), totals.size_bytes(), 0);
+        });
     }
     if (transport.error()) std::rethrow_exception(transport.error());
     note.verdict.check();

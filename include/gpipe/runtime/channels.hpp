@@ -85,7 +85,7 @@ namespace gpipe::detail {
             }
     auto const decider = static_cast<std::uint32_t>(tables.decider());
     for (std::uint32_t r = 0; r < ranks.all(); ++r) {
-        if (r == decider) continue;
+        if (r == decider) continue; // which keeps no_channel
         std::size_t const rank = r % ranks.count;
         std::size_t const rows =
             tables.updates_at[ranks.end(rank)] - tables.updates_at[ranks.begin(rank)];

@@ -77,7 +77,9 @@ template <class End, class Device> class RankCommit {
                       exact_words);
         });
         own_sign(tables_.ranks.number()).put(device_, step_.stream);
-        each_other([&](std::uint32_t channel, std::size_t replica, std::size_t rank) {
+        tables_.each_channel_of_rank([&](std::size_t other, std::uint32_t channel) {
+            std::size_t const replica = other / tables_.ranks.count;
+            std::size_t const rank = other % tables_.ranks.count;
             if (rank == tables_.decider())
                 receive(channel, tables_.loss_sums + replica * losses_, losses_);
             each_square(squares, rank, [&](std::size_t d) {
@@ -87,10 +89,10 @@ template <class End, class Device> class RankCommit {
                 if (tables_.replicas.any())
                     receive(channel, at + tables_.exact_squares_at(d), exact_words);
             });
-            receive(channel, own_sign(tables_.ranks.number(replica, rank)).there, signs);
+            receive(channel, own_sign(other).there, signs);
         });
         end_.commit(run_, step_.stream, true);
-        each_other([&](std::uint32_t channel, std::size_t, std::size_t) {
+        tables_.each_channel_of_rank([&](std::size_t, std::uint32_t channel) {
             send(channel + 1, mail_.state(slot_, step_.device).there, 1);
         });
     }
@@ -120,13 +122,6 @@ template <class End, class Device> class RankCommit {
     template <class F> void each_square(bool any, std::size_t rank, F f) const {
         for (std::size_t d = tables_.ranks.begin(rank); any && d < tables_.ranks.end(rank); ++d)
             if (tables_.has_updates(d)) f(d);
-    }
-    // f(channel to the one that decides, replica, rank).
-    template <class F> void each_other(F f) const {
-        std::size_t const count = tables_.ranks.count;
-        for (std::size_t n = 0; n < tables_.ranks.all(); ++n)
-            if (std::uint32_t const channel = tables_.channel_of_rank(n); channel != no_channel)
-                f(channel, n / count, n % count);
     }
 
     End& end_;

@@ -58,24 +58,24 @@ struct RankWords {
 // Between runs: afterwards all have what the teller had. All call it. Throws where one is gone.
 template <class Transport>
 void tell_all(Transport& transport, Tables const& tables, std::size_t teller, RankWords& words) {
-    Ranks const& ranks = tables.ranks;
-    std::size_t const self = ranks.number(), decider = tables.decider();
+    std::size_t const self = tables.ranks.number();
     auto const sizes = transport.gather(words.bytes.size());
     if (self != teller) words = {std::vector<std::byte>(sizes[teller])};
     // In messages that all channels between ranks have room for, by way of the one that decides.
     for (std::size_t at = 0; at < sizes[teller]; at += sizeof(RankNote)) {
         std::byte* const data = words.bytes.data() + at;
         std::size_t const count = std::min(sizeof(RankNote), sizes[teller] - at);
-        std::uint32_t const up = tables.channel_of_rank(self);
-        if (self == teller && up != no_channel) transport.send(up, data, count, 0);
-        if (self == decider) {
-            if (self != teller) transport.receive(tables.channel_of_rank(teller), data, count);
-            for (std::size_t r = 0; r < ranks.all(); ++r)
-                if (r != teller && r != self)
-                    transport.send(tables.channel_of_rank(r) + 1, data, count, 0);
-        } else if (self != teller) {
-            transport.receive(up + 1, data, count);
+        if (std::uint32_t const up = tables.channel_of_rank(self); up != no_channel) {
+            if (self == teller)
+                transport.send(up, data, count, 0);
+            else
+                transport.receive(up + 1, data, count);
+            continue;
         }
+        if (self != teller) transport.receive(tables.channel_of_rank(teller), data, count);
+        tables.each_channel_of_rank([&](std::size_t r, std::uint32_t channel) {
+            if (r != teller) transport.send(channel + 1, data, count, 0);
+        });
     }
     if (transport.error()) std::rethrow_exception(transport.error());
 }

@@ -92,6 +92,11 @@ struct Tables {
     ///@}
     /// Who decides: of the first replica the one of the last cell.
     std::size_t decider() const { return ranks.of(last_device); }
+    /// f(rank of any replica, its channel) for all but that one.
+    template <class F> void each_channel_of_rank(F f) const {
+        for (std::size_t r = 0; r < ranks.all(); ++r)
+            if (r != decider()) f(r, channel_of_rank(r));
+    }
     /// Of a layer, or, behind the last, of the loss.
     std::string_view name_of(std::size_t layer) const {
         return layer < model->infos.size() ? model->infos[layer].name : model->loss.name;
