@@ -26,6 +26,13 @@ namespace detail {
     throw StateError("gpipe: " + path + ": " + call + ": " + std::strerror(error));
 }
 
+// What a call of the system returns, made again where a signal comes in between.
+template <class Call> auto uninterrupted(Call call) {
+    auto result = call();
+    while (result < 0 && errno == EINTR) result = call();
+    return result;
+}
+
 // What a symbolic link stands for, through any number of them; else the path as it is. What cannot
 // be followed says so when it is opened.
 GPIPE_STATE_INLINE std::string followed(std::string path) {
@@ -48,8 +55,8 @@ class File {
     /// `flags`: as those of open(2).
     File(std::string path, int flags) : path_(std::move(path)) {
         // A pipe by that name must not be waited for.
-        do fd_ = ::open(path_.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666);
-        while (fd_ < 0 && errno == EINTR);
+        fd_ = detail::uninterrupted(
+            [&] { return ::open(path_.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666); });
         if (fd_ < 0) fail("open");
     }
     /// What is moved from is closed.
@@ -68,8 +75,8 @@ class File {
     /// Fills `to` from the byte at `offset` on.
     void read_at(std::uint64_t offset, std::span<std::byte> to) const {
         while (!to.empty()) {
-            ssize_t const count = ::pread(fd_, to.data(), to.size(), static_cast<::off_t>(offset));
-            if (count < 0 && errno == EINTR) continue;
+            ssize_t const count = detail::uninterrupted(
+                [&] { return ::pread(fd_, to.data(), to.size(), static_cast<::off_t>(offset)); });
             if (count < 0) fail("read");
             if (count == 0) throw StateError("gpipe: " + path_ + ": it became shorter meanwhile");
             offset += static_cast<std::uint64_t>(count);
@@ -79,8 +86,8 @@ class File {
     /// All of them, behind those before.
     void write(std::span<std::byte const> from) {
         while (!from.empty()) {
-            ssize_t const count = ::write(fd_, from.data(), from.size());
-            if (count < 0 && errno == EINTR) continue;
+            ssize_t const count =
+                detail::uninterrupted([&] { return ::write(fd_, from.data(), from.size()); });
             if (count < 0) fail("write");
             if (count == 0) detail::throw_file_error("write", path_, ENOSPC);
             from = from.subspan(static_cast<std::size_t>(count));
@@ -88,10 +95,7 @@ class File {
     }
     /// Returns when what was written outlives a loss of power.
     void sync() {
-        int result = 0;
-        do result = ::fsync(fd_);
-        while (result < 0 && errno == EINTR);
-        if (result < 0) fail("fsync");
+        if (detail::uninterrupted([&] { return ::fsync(fd_); }) < 0) fail("fsync");
     }
     /// The number of the file is free again whatever close() says, so it is called once.
     void close() {
@@ -100,9 +104,7 @@ class File {
     /// Whether nobody else holds it. The system gives it back when the file is closed, or its
     /// process dies.
     bool lock() {
-        int result = 0;
-        do result = ::flock(fd_, LOCK_EX | LOCK_NB);
-        while (result < 0 && errno == EINTR);
+        int const result = detail::uninterrupted([&] { return ::flock(fd_, LOCK_EX | LOCK_NB); });
         if (result < 0 && errno != EWOULDBLOCK) fail("flock");
         return result == 0;
     }
