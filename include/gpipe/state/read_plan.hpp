@@ -104,6 +104,27 @@ GPIPE_STATE_INLINE std::string misfit(safetensors::Entry const& here,
                : "the parts of " + here.name + " are" + wanted;
 }
 
+// Which layers and which optimizer are others than those that were saved.
+GPIPE_STATE_INLINE std::string other_types(StateFile const& saved, TrainingState const& state) {
+    std::string problems;
+    std::size_t layers = 0;
+    each_line(saved.own("gpipe.layers"), [&](std::string_view layer) {
+        std::size_t const i = layers++;
+        if (i < state.layers.size() && layer != state.layers[i])
+            problems += "\n  layer " + std::to_string(i) + " was " + in_quotes(layer) + ", not " +
+                        in_quotes(state.layers[i]);
+    });
+    if (layers != state.layers.size())
+        problems += "\n  it had " + std::to_string(layers) + " layers, not " +
+                    std::to_string(state.layers.size());
+    // (Grouped<O> of any O was called "Grouped" until 2026-11.)
+    std::string const optimizer = saved.own("gpipe.optimizer");
+    if (!state.infers && optimizer != state.optimizer && optimizer != "Grouped")
+        problems +=
+            "\n  its optimizer was " + in_quotes(optimizer) + ", not " + in_quotes(state.optimizer);
+    return problems;
+}
+
 // `steps`: of the saved state.
 GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState const& state,
                                       LoadOptions const& options, std::uint64_t steps) {
@@ -174,23 +195,7 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
     if (options.state_steps && (!foreign || !told))
         problems += foreign ? "\n  LoadOptions::state_steps is given, and no optimizer state loaded"
                             : "\n  LoadOptions::state_steps is given, and the file says how many";
-    if (filter.takes_all() && options.types) {
-        std::size_t layers = 0;
-        each_line(saved.own("gpipe.layers"), [&](std::string_view layer) {
-            std::size_t const i = layers++;
-            if (i < state.layers.size() && layer != state.layers[i])
-                problems += "\n  layer " + std::to_string(i) + " was " + in_quotes(layer) +
-                            ", not " + in_quotes(state.layers[i]);
-        });
-        if (layers != state.layers.size())
-            problems += "\n  it had " + std::to_string(layers) + " layers, not " +
-                        std::to_string(state.layers.size());
-        // (Grouped<O> of any O was called "Grouped" until 2026-11.)
-        std::string const optimizer = saved.own("gpipe.optimizer");
-        if (!state.infers && optimizer != state.optimizer && optimizer != "Grouped")
-            problems += "\n  its optimizer was " + in_quotes(optimizer) + ", not " +
-                        in_quotes(state.optimizer);
-    }
+    if (filter.takes_all() && options.types) problems += other_types(saved, state);
     if (!problems.empty())
         saved.refuse(" does not fit this " +
                      std::string(state.infers ? "inference:" : "training:") + problems);
