@@ -117,18 +117,23 @@ template <class Transport> void require(Transport& transport, bool so, char cons
 // wait for it.
 enum class Making { alone, together, awaited };
 
-// What was thrown on that rank, on all of them, as far as there is room; `own`: on this one. All:
-// what gathers, a transport or a machine.
+// What that rank has there, to all. All: what gathers, a transport or a machine.
+template <class All, std::size_t size>
+void spread(All& all, std::size_t rank, char (&bytes)[size]) {
+    std::uint64_t word = 0;
+    static_assert(size % sizeof word == 0);
+    for (std::size_t at = 0; at < size; at += sizeof word) {
+        std::memcpy(&word, bytes + at, sizeof word);
+        word = all.gather(word)[rank];
+        std::memcpy(bytes + at, &word, sizeof word);
+    }
+}
+// What was thrown on that rank, on all of them, as far as there is room; `own`: on this one.
 template <class All>
 std::string told_by(All& all, std::size_t rank, std::exception_ptr const& own) {
     char words[256] = {};
     put_what_of(own, words);
-    for (std::size_t at = 0; at < sizeof words; at += sizeof(std::uint64_t)) {
-        std::uint64_t word;
-        std::memcpy(&word, words + at, sizeof word);
-        word = all.gather(word)[rank];
-        std::memcpy(words + at, &word, sizeof word);
-    }
+    spread(all, rank, words);
     return words;
 }
 

@@ -5,6 +5,7 @@
 #include <gpipe/transport/local_ranks.hpp>
 #include <gpipe/transport/transport.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -166,9 +167,8 @@ class LocalGpus final : cuda::Peers {
         return true;
     }
     bool all(bool so) override {
-        bool result = true;
-        for (std::uint64_t const one : gather(so)) result = result && one != 0;
-        return result;
+        auto const everybody = gather(so);
+        return std::find(everybody.begin(), everybody.end(), 0) == everybody.end();
     }
     bool lost(double) noexcept override { return hosts_.error() != nullptr; }
     bool meet(std::vector<int> const& gpus) override { return gpus_ = gpus, true; }

@@ -10,9 +10,9 @@
 #include <gpipe/transport/nccl_communicator.hpp>
 #include <gpipe/transport/transport.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <vector>
 
@@ -41,7 +41,7 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
                         "gpipe: rank %zu has another version of NCCL than rank 0");
         ncclUniqueId id{};
         if (rank() == 0) id = NcclCommunicator::new_id();
-        share(id);
+        detail::spread(control, 0, id.internal);
         cuda::DeviceGuard const guard(gpu);
         std::size_t const free = cuda::free_bytes();
         communicator_.open(id, static_cast<int>(rank()), static_cast<int>(ranks()));
@@ -160,16 +160,6 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
         std::size_t const now = cuda::free_bytes();
         used_ += free > now ? free - now : 0;
     }
-    // What rank 0 has, to all.
-    void share(ncclUniqueId& id) {
-        static_assert(sizeof id % sizeof(std::uint64_t) == 0);
-        for (std::size_t at = 0; at < sizeof id; at += sizeof(std::uint64_t)) {
-            std::uint64_t word = 0;
-            std::memcpy(&word, id.internal + at, sizeof word);
-            word = control_.gather(word)[0];
-            std::memcpy(id.internal + at, &word, sizeof word);
-        }
-    }
 
     static int made_current(int gpu) {
         cuda::check("cudaSetDevice", cudaSetDevice(gpu));
@@ -177,9 +167,8 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
     }
     bool meet(std::vector<int> const& gpus) override { return gpus[0] == nothing_.device(); }
     bool all(bool so) override {
-        bool result = true;
-        for (std::uint64_t const one : gather(so)) result = result && one != 0;
-        return result;
+        auto const everybody = gather(so);
+        return std::find(everybody.begin(), everybody.end(), 0) == everybody.end();
     }
     bool lost(double since) noexcept override {
         if (!control_.error() && communicator_ && communicator_.failed())

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/hash.hpp>
 #include <gpipe/transport/descriptor.hpp>
 
 #include <cerrno>
@@ -107,19 +108,14 @@ class WatchMesh {
     }
     // Of this host's network, as far as the kernel tells.
     static std::uint64_t host_number() {
-        std::uint64_t hash = 0xCBF29CE484222325u;
-        auto const add = [&](void const* bytes, std::size_t count) {
-            for (std::size_t i = 0; i < count; ++i)
-                hash = (hash ^ static_cast<unsigned char const*>(bytes)[i]) * 0x100000001B3u;
-        };
         char text[256] = {};
         Descriptor const boot(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
         if (!boot || ::read(boot.get(), text, sizeof text - 1) <= 0)
             ::gethostname(text, sizeof text - 1);
-        add(text, std::strlen(text));
+        std::uint64_t hash = 0;
+        for (char const c : text) hash = mixed(hash, static_cast<unsigned char>(c));
         struct stat network {};
-        if (::stat("/proc/self/ns/net", &network) == 0) add(&network.st_ino, sizeof network.st_ino);
-        return hash;
+        return ::stat("/proc/self/ns/net", &network) == 0 ? mixed(hash, network.st_ino) : hash;
     }
     // An address of this host that others reach it by, without a port.
     static void find_address(Card& own, std::string const& name) {
