@@ -356,7 +356,6 @@ set(GPIPE_HEADERS
     include/gpipe/transport/mpi_window.hpp
     include/gpipe/transport/nccl.hpp
     include/gpipe/transport/nccl_communicator.hpp
-    include/gpipe/transport/rank_wait.hpp
     include/gpipe/transport/rendezvous.hpp
     include/gpipe/transport/rendezvous_file.hpp
     include/gpipe/transport/rendezvous_guest.hpp
@@ -374,4 +373,5 @@ set(GPIPE_HEADERS
     include/gpipe/transport/watch_board.hpp
     include/gpipe/transport/watch_line.hpp
     include/gpipe/transport/watch_mesh.hpp
+    include/gpipe/transport/watched_ranks.hpp
 )

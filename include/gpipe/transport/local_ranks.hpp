@@ -212,7 +212,7 @@ class LocalRanks {
         wire_.ring_all();
     }
     ///@}
-    /// See SocketRanks: for who waits elsewhere, on behalf of this rank.
+    /// See WatchedRanks: for who waits elsewhere, on behalf of this rank.
     ///@{
     double deadline() const { return deadline_; }
     void overdue(int peer = everybody) noexcept {

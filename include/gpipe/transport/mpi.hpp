@@ -7,9 +7,9 @@
 #include <gpipe/transport/mpi_session.hpp>
 #include <gpipe/transport/mpi_ways.hpp>
 #include <gpipe/transport/mpi_window.hpp>
-#include <gpipe/transport/rank_wait.hpp>
 #include <gpipe/transport/transport.hpp>
 #include <gpipe/transport/watch.hpp>
+#include <gpipe/transport/watched_ranks.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -34,10 +34,8 @@ namespace gpipe {
 /// once as long as less than Options::ahead messages of a channel are on their way. Nothing blocks
 /// in MPI once it is made: whoever waits looks again and again, soon asleep between two looks, and
 /// gives up where a rank has left, or nothing has come for Options::deadline.
-class MpiRanks {
+class MpiRanks : public WatchedRanks {
   public:
-    static constexpr int everybody = Watch::everybody; ///< in place of a rank
-
     /// What may be chosen, by all ranks alike.
     struct Options {
         MPI_Comm communicator = MPI_COMM_WORLD; ///< a duplicate of it is used
@@ -86,8 +84,6 @@ class MpiRanks {
 
     /// As RankTransport says.
     ///@{
-    std::size_t rank() const { return at(self_); }
-    std::size_t ranks() const { return at(count_); }
     Array<std::uint64_t> gather(std::uint64_t number) {
         own_->number = number;
         together([&](MPI_Request* request) {
@@ -164,11 +160,6 @@ class MpiRanks {
         }
         return word;
     }
-    std::exception_ptr error() const { return watch_->error(); }
-    void note(std::uint64_t steps, Kind kind, std::uint32_t cell, std::uint32_t micro_batch) {
-        watch_->note(steps, kind, cell, micro_batch);
-    }
-    void rest() { watch_->rest(); }
     ///@}
 
     /// Of the buffers that messages go through, beside the plan of the Training that it joins: its
@@ -180,15 +171,9 @@ class MpiRanks {
         return bytes;
     }
 
-    /// See SocketRanks: for who waits elsewhere, on behalf of this rank.
-    ///@{
-    double deadline() const { return options_.deadline; }
-    void overdue(int peer = everybody) noexcept { watch_->overdue(peer); }
-    void give_up(char const* words) noexcept { watch_->lose(self_, words); }
-    ///@}
-
   private:
-    MpiRanks(Options const& options, std::nullptr_t) : options_(checked(options)) {
+    MpiRanks(Options const& options, std::nullptr_t)
+        : WatchedRanks(options.deadline), options_(checked(options)) {
         try { // all but what is to be destroyed in good order if it throws
             join(options);
         } catch (...) {
@@ -211,19 +196,18 @@ class MpiRanks {
         return options;
     }
     void join(Options const& options) {
+        int self = 0, count = 1;
         {
             std::lock_guard const lock(calls);
-            MPI_Comm_rank(options.communicator, &self_);
-            MPI_Comm_size(options.communicator, &count_);
+            MPI_Comm_rank(options.communicator, &self);
+            MPI_Comm_size(options.communicator, &count);
         }
         own_ = std::make_unique<Buffers>();
-        own_->numbers = std::vector<std::uint64_t>(ranks());
+        own_->numbers = std::vector<std::uint64_t>(at(count));
         // It stands before there is any communicator of ours: so to make them has a deadline, too.
-        watch_ = std::make_unique<Watch>(rank(), ranks(), options_.deadline, options_.address,
-                                         [&](detail::WatchMesh::Card const& card) {
-                                             return detail::mpi_exchange(options.communicator, card,
-                                                                         options.deadline);
-                                         });
+        begin(at(self), at(count), options.address, [&](detail::WatchMesh::Card const& card) {
+            return detail::mpi_exchange(options.communicator, card, options.deadline);
+        });
         together([&](MPI_Request* request) {
             return MPI_Comm_idup(options.communicator, &all_, request);
         });
@@ -249,7 +233,8 @@ class MpiRanks {
         char words[MPI_MAX_ERROR_STRING + 1] = {};
         int length = 0;
         MPI_Error_string(code, words, &length);
-        watch_->lose(peer < 0 ? self_ : peer, (std::string("is out of reach: ") + words).c_str());
+        std::string const text = std::string("is out of reach: ") + words;
+        peer < 0 ? give_up(text.c_str()) : watch_->lose(peer, text.c_str());
     }
     // What all ranks do at once.
     template <class Start> void together(Start start) {
@@ -262,16 +247,11 @@ class MpiRanks {
         if (watch_->anybody_lost()) std::rethrow_exception(watch_->error());
     }
 
-    template <class Ready> bool wait(int peer, Ready ready) noexcept {
-        return detail::RankWait(*watch_, options_.deadline).until(peer, ready);
-    }
     // Until this end has the slot of the next message; where both see it: until ready(count).
     template <class Ready>
     bool wait_for_slot(detail::MpiWay& way, detail::SharedCounter detail::MpiCounters::*count,
                        Ready ready) noexcept {
-        if (way.counters)
-            return detail::RankWait(*watch_, options_.deadline)
-                .until_counted(way.counters->*count, way.peer, ready);
+        if (way.counters) return wait_counted(way.counters->*count, way.peer, ready);
         return wait(way.peer, [&] { return is_done(way.peer, way.requests[way.turn()]); });
     }
 
@@ -281,9 +261,7 @@ class MpiRanks {
     detail::MpiSession session_;
     MPI_Comm all_ = MPI_COMM_NULL;
     detail::MpiWindow window_;
-    int self_ = 0, count_ = 1;
     std::unique_ptr<Buffers> own_;
-    std::unique_ptr<Watch> watch_;
 };
 
 namespace transport {

@@ -2,12 +2,12 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/error.hpp>
-#include <gpipe/transport/rank_wait.hpp>
 #include <gpipe/transport/rendezvous.hpp>
 #include <gpipe/transport/socket_line.hpp>
 #include <gpipe/transport/transport.hpp>
 #include <gpipe/transport/watch.hpp>
 #include <gpipe/transport/watch_mesh.hpp>
+#include <gpipe/transport/watched_ranks.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -35,10 +35,9 @@ namespace gpipe {
 /// from all, so that nobody who sends waits for a rank that only sends, too; what is received later
 /// is kept until then, however much it is. A wait ends where a rank has left, or after
 /// Options::deadline.
-class SocketRanks {
+class SocketRanks : public WatchedRanks {
   public:
     static constexpr std::size_t most_bytes = 16u << 20; ///< of a message
-    static constexpr int everybody = Watch::everybody;   ///< in place of a rank
 
     /// What may be chosen, by all ranks alike.
     struct Options {
@@ -51,21 +50,20 @@ class SocketRanks {
     /// std::invalid_argument for a deadline that is not positive.
     SocketRanks() : SocketRanks(Options{}) {}
     /// The same, with what was chosen.
-    explicit SocketRanks(Options const& options) : deadline_(options.deadline) {
-        if (!(deadline_ > 0))
+    explicit SocketRanks(Options const& options) : WatchedRanks(options.deadline) {
+        if (!(deadline() > 0))
             throw std::invalid_argument("gpipe: SocketRanks::Options asks for a deadline of more "
                                         "than 0");
         Watch::check(detail::resolved(options.rendezvous).ranks); // nobody is waited for in vain
         Rendezvous meeting(options.rendezvous);
-        self_ = meeting.rank();
         peers_ = std::vector<Peer>(meeting.ranks());
         std::string const& address = options.address.empty() ? meeting.address() : options.address;
         auto const exchange = [&](detail::WatchMesh::Card const& own) {
             return meeting.exchange(own);
         };
-        watch_ = std::make_unique<Watch>(rank(), ranks(), deadline_, address, exchange);
+        begin(meeting.rank(), meeting.ranks(), address, exchange);
         if (ranks() == 1) return;
-        detail::WatchMesh mesh(rank(), ranks(), deadline_, address, exchange);
+        detail::WatchMesh mesh(rank(), ranks(), deadline(), address, exchange);
         for (std::size_t r = 0; r < ranks(); ++r)
             peers_[r].line = detail::SocketLine(std::move(mesh.ways[r]));
     }
@@ -75,30 +73,28 @@ class SocketRanks {
     /// one of them is lost.
     ~SocketRanks() {
         watch_->leave(!watch_->lost());
-        wait(Watch::nobody, [&] { return watch_->all_left(); });
+        read_until(Watch::nobody, [&] { return watch_->all_left(); });
     }
 
     /// As RankTransport says.
     ///@{
-    std::size_t rank() const { return self_; }
-    std::size_t ranks() const { return peers_.size(); }
     Array<std::uint64_t> gather(std::uint64_t number) {
         {
             std::lock_guard const lock(mutex_);
             for (std::size_t r = 0; r < ranks(); ++r)
-                if (r != self_)
+                if (r != rank())
                     peers_[r].line.say({to_all, 0, sizeof number},
                                        reinterpret_cast<std::byte const*>(&number));
         }
         Array<std::uint64_t> all(ranks());
-        wait(everybody, [&] {
+        read_until(everybody, [&] {
             // Who has told all that it had to need not come here again for long.
             for (std::size_t r = 0; r < ranks(); ++r)
-                if (r != self_ && (peers_[r].given.empty() || peers_[r].line.is_full()))
+                if (r != rank() && (peers_[r].given.empty() || peers_[r].line.is_full()))
                     return false;
             for (std::size_t r = 0; r < ranks(); ++r) {
-                all[r] = r == self_ ? number : peers_[r].given.front();
-                if (r != self_) peers_[r].given.pop_front();
+                all[r] = r == rank() ? number : peers_[r].given.front();
+                if (r != rank()) peers_[r].given.pop_front();
             }
             return true;
         });
@@ -133,13 +129,13 @@ class SocketRanks {
             line.say({static_cast<std::uint32_t>(channel), word, bytes}, from);
             end = line.said();
         }
-        wait(static_cast<int>(to), [&] { return line.sent() >= end; });
+        read_until(static_cast<int>(to), [&] { return line.sent() >= end; });
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
         Way& way = ways_[channel];
         int const from = static_cast<int>(way.channel.from);
         Message message;
-        bool const came = wait(from, [&] {
+        bool const came = read_until(from, [&] {
             if (way.waiting.empty()) return false;
             message = std::move(way.waiting.front());
             way.waiting.pop_front();
@@ -153,21 +149,6 @@ class SocketRanks {
         if (bytes > 0) std::memcpy(to, message.bytes.data(), bytes);
         return message.word;
     }
-    std::exception_ptr error() const { return watch_->error(); }
-    void note(std::uint64_t steps, Kind kind, std::uint32_t cell,
-              std::uint32_t micro_batch) noexcept {
-        watch_->note(steps, kind, cell, micro_batch);
-    }
-    void rest() noexcept { watch_->rest(); }
-    ///@}
-
-    /// For who waits elsewhere, on behalf of this rank: seconds after which it has waited for too
-    /// long; tells all others that, and finds out for whom; tells them that this rank is lost, in
-    /// words that go on from its number. The last two return when error() says so.
-    ///@{
-    double deadline() const { return deadline_; }
-    void overdue(int peer = everybody) noexcept { watch_->overdue(peer); }
-    void give_up(char const* words) noexcept { watch_->lose(static_cast<int>(self_), words); }
     ///@}
 
   private:
@@ -186,8 +167,8 @@ class SocketRanks {
         std::deque<std::uint64_t> given; // to gather(), likewise
     };
 
-    // Until ready(), which is asked under the lock; false where a rank is lost first.
-    template <class Ready> bool wait(int peer, Ready ready) noexcept {
+    // As wait(), and reads meanwhile what comes; ready() is asked under the lock.
+    template <class Ready> bool read_until(int peer, Ready ready) noexcept {
         auto const look = [&] {
             int liar = Watch::nobody, ended = Watch::nobody;
             bool is_ready = false;
@@ -208,8 +189,7 @@ class SocketRanks {
             return is_ready;
         };
         ++waiting_;
-        bool const is_ready =
-            detail::RankWait(*watch_, deadline_).until(peer, look, [this] { sleep(); });
+        bool const is_ready = wait(peer, look, [this] { sleep(); });
         --waiting_;
         return is_ready;
     }
@@ -220,7 +200,7 @@ class SocketRanks {
             if (frame.channel == to_all) return frame.bytes == sizeof(std::uint64_t);
             if (frame.channel >= ways_.size()) return false;
             Channel const& channel = ways_[frame.channel].channel;
-            return channel.from == r && channel.to == self_ && frame.bytes <= channel.bytes;
+            return channel.from == r && channel.to == rank() && frame.bytes <= channel.bytes;
         };
         auto const take = [&](detail::SocketFrame const& frame, std::vector<std::byte> bytes) {
             if (frame.channel == to_all)
@@ -246,9 +226,6 @@ class SocketRanks {
         ::poll(ready, ranks(), waiting_.load() > 1 ? 1 : 5);
     }
 
-    double deadline_;
-    std::size_t self_ = 0;
-    std::unique_ptr<Watch> watch_;
     std::atomic<int> waiting_{0}; // threads
     std::mutex mutex_;            // of all below
     std::vector<Peer> peers_;     // by rank; no line to itself
