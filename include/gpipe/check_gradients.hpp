@@ -119,12 +119,13 @@ void share_layer(Machine<Device> const& machine, std::size_t i, std::size_t tell
                  GradientReport& report) {
     RankWords words;
     if (teller == machine.ranks().number()) {
-        words.put(what_of(error));
-        for (auto const& output : given.output) words.put(output);
-        for (auto const& skip : given.skips) words.put(skip);
+        words.put_range(what_of(error));
+        for (auto const& output : given.output) words.put_range(output);
+        for (auto const& skip : given.skips) words.put_range(skip);
         for (std::size_t r = rows; r < report.rows.size(); ++r) {
             GradientRow const& row = report.rows[r];
-            for (std::string const* text : {&row.tensor, &row.entry, &row.fault}) words.put(*text);
+            for (std::string const* text : {&row.tensor, &row.entry, &row.fault})
+                words.put_range(*text);
             for (std::size_t const number : {row.checked, row.left_out}) words.put(number);
             for (double const number : {row.analytic, row.numeric, row.error}) words.put(number);
         }

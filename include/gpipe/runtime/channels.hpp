@@ -26,32 +26,34 @@ namespace gpipe::detail {
     Programs const& programs = lowered.programs;
     Ranks const& ranks = tables.ranks;
     std::size_t const devices = lowered.devices();
-    std::size_t replica = 0; // whose these are
-    auto const number = [&](std::size_t device) {
+    auto const number = [&](std::size_t replica, std::size_t device) {
         return static_cast<std::uint32_t>(ranks.number(replica, ranks.of(device)));
     };
-    auto const rank_of = [&](std::size_t cell) { return number(programs.device_of(cell)); };
     Array<Channel> all(2 * (ranks.replicas * (lowered.edges.size() + tables.tied.size() +
                                               devices * (ranks.replicas - 1)) +
                             2 * ranks.all()));
     std::uint32_t count = 0;
-    auto const add = [&](std::uint32_t from, std::uint32_t to, std::size_t there,
-                         std::size_t back) {
+    auto const add = [&](std::uint32_t from, std::uint32_t to, std::size_t there, std::size_t back,
+                         std::size_t device = 0, bool between_hosts = false) {
         std::uint32_t const first = count;
-        all[count++] = {from, to, there};
-        all[count++] = {to, from, back};
+        auto const on = static_cast<std::uint32_t>(device);
+        all[count++] = {from, to, there, between_hosts, on};
+        all[count++] = {to, from, back, between_hosts, on};
         return first;
     };
-    auto const rank_of_end = [&](std::size_t i) {
-        std::size_t device = 0;
-        while (!tables.has_row(device, tables.tied[i])) ++device;
-        return number(device);
-    };
     tables.channels = Array<std::uint32_t>(tables.tied.size() + ranks.all(), no_channel);
-    auto const tell = [&](std::uint32_t& which, std::uint32_t channel) {
-        if (replica == ranks.replica) which = channel;
-    };
-    for (; replica < ranks.replicas; ++replica) {
+    for (std::size_t replica = 0; replica < ranks.replicas; ++replica) {
+        auto const rank_of = [&](std::size_t cell) {
+            return number(replica, programs.device_of(cell));
+        };
+        auto const rank_of_end = [&](std::size_t i) {
+            std::size_t device = 0;
+            while (!tables.has_row(device, tables.tied[i])) ++device;
+            return number(replica, device);
+        };
+        auto const tell = [&](std::uint32_t& which, std::uint32_t channel) {
+            if (replica == ranks.replica) which = channel;
+        };
         for (std::size_t e = 0; e < lowered.edges.size(); ++e)
             if (Edge const& edge = lowered.edges[e]; edge.link == Link::sent) {
                 EdgeRow& row = tables.edges[e];
@@ -74,11 +76,8 @@ namespace gpipe::detail {
     for (std::size_t d = 0; d < devices && parts.any(); ++d)
         for (std::size_t low = 0; low < ranks.replicas; ++low)
             for (std::size_t high = low + 1; high < ranks.replicas && longest(d) > 0; ++high) {
-                auto const at = [&](std::size_t r) {
-                    return static_cast<std::uint32_t>(ranks.number(r, ranks.of(d)));
-                };
-                std::uint32_t const both = add(at(low), at(high), longest(d), longest(d));
-                all[both].device = all[both + 1].device = static_cast<std::uint32_t>(d);
+                std::uint32_t const both =
+                    add(number(low, d), number(high, d), longest(d), longest(d), d);
                 std::uint32_t* const row = parts.channels.begin() + d * ranks.replicas;
                 if (low == ranks.replica) row[high] = both;
                 if (high == ranks.replica) row[low] = both;
@@ -95,13 +94,9 @@ namespace gpipe::detail {
         tables.channels[tables.tied.size() + r] = add(
             r, decider,
             std::max(std::max({rows, losses, totals, exact}) * sizeof(double), sizeof(RankNote)),
-            std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}));
-        all[count - 2].between_hosts = all[count - 1].between_hosts = true;
-        all[count - 2].device = all[count - 1].device =
-            static_cast<std::uint32_t>(tables.last_device);
-        if (!immediate) continue;
-        all[count] = {decider, r, sizeof(StepState)};
-        all[count++].waits = true;
+            std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}),
+            tables.last_device, true);
+        if (immediate) all[count++] = {decider, r, sizeof(StepState), false, 0, true};
     }
     return first_of(all, count);
 }

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -25,20 +24,16 @@ struct RankWords {
         static_assert(std::is_trivially_copyable_v<T>);
         put(&value, sizeof value);
     }
-    void put(std::string const& text) {
-        put(text.size());
-        put(text.data(), text.size());
-    }
-    void put(std::vector<std::byte> const& data) {
-        put(data.size());
-        put(data.data(), data.size());
+    template <class Range> void put_range(Range const& range) { // a string, or bytes
+        put(range.size());
+        put(range.data(), range.size());
     }
     template <class T> T get() {
         T value;
         get(&value, sizeof value);
         return value;
     }
-    template <class Range> Range get_range() { // a string, or bytes
+    template <class Range> Range get_range() {
         Range range(get<std::size_t>(), {});
         get(range.data(), range.size());
         return range;
