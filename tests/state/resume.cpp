@@ -855,10 +855,9 @@ TEST_CASE("a tensor that is there as a whole and in parts, too, is there twice, 
     folder.write("others", gpipe::safetensors::file_begin(tensors, {{"gpipe.shards", ""}}) +
                                std::string(28, 0));
     Small<First> small;
-    CHECK(has(error_of([&] {
-                  gpipe::load(small.train, folder / "others", {.only = {"layer.0000.1"}});
-              }),
-              "layer.0000.1 is there twice"));
+    CHECK(has(
+        error_of([&] { gpipe::load(small.train, folder / "others", {.only = {"layer.0000.1"}}); }),
+        "layer.0000.1 is there twice"));
 }
 
 TEST_CASE("steps of a state that are none are refused") {
