@@ -413,6 +413,8 @@ TEST_CASE("plans that differ are refused by all processes") {
 }
 
 TEST_CASE("options that cannot be met are refused, and the others kept") {
+    CHECK_THROWS_WITH_AS(MpiRanks(MpiRanks::Options{.communicator = MPI_COMM_NULL}),
+                         doctest::Contains("communicator is MPI_COMM_NULL"), std::invalid_argument);
     MpiRanks::Options o;
     o.deadline = 71;
     CHECK(MpiRanks(o).deadline() == 71);

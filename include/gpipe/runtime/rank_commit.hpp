@@ -42,7 +42,7 @@ template <class End, class Device> class RankCommit {
 
     void tell() {
         end_.commit(run_, step_.stream);
-        each_other([&](std::uint32_t channel, std::size_t, std::size_t) {
+        tables_.each_channel_of_rank([&](std::size_t, std::uint32_t channel) {
             send(tables_.commits(channel), mail_.state(slot_, step_.device).there, 1);
         });
     }

@@ -5,6 +5,7 @@
 #include <gpipe/state/read_plan.hpp>
 #include <gpipe/state/state_inline.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -79,11 +80,14 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
     }
     // On all ranks or none.
     Array<std::uint64_t> const wrong = machine.gather(error != nullptr);
-    if (error) std::rethrow_exception(error);
-    for (std::size_t r = 0; r < wrong.size(); ++r)
-        if (wrong[r])
-            throw StateError("gpipe: " + path + ": rank " + std::to_string(r) +
-                             " could not load its part");
+    auto const first =
+        static_cast<std::size_t>(std::find(wrong.begin(), wrong.end(), 1) - wrong.begin());
+    if (first < wrong.size()) {
+        std::string const words = told_by(machine, first, error);
+        if (error) std::rethrow_exception(error);
+        throw StateError("gpipe: " + path + ": rank " + std::to_string(first) +
+                         " could not load its part: " + words);
+    }
     if constexpr (joins_ranks<Device>)
         compare(machine.device().transport(), what,
                 "gpipe: rank %zu has read another state than rank 0");

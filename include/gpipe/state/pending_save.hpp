@@ -71,8 +71,15 @@ class PendingSave {
     /// Returns when the state is saved; on one of several ranks its part, on the first all. Throws
     /// what was wrong with that, once.
     void wait() {
+        if (!heard()) wait_again();
+    }
+    /// Likewise, what wait() has thrown already, too.
+    void wait_again() {
+        writing_->heard = true;
         if (writing_->result.valid()) writing_->result.get();
     }
+    /// Whether anybody has waited.
+    bool heard() const { return writing_->heard; }
     /// Whether something was wrong, as far as that is known.
     bool failed() const { return writing_->course->failed; }
     /// Does not wait for other ranks any more.
@@ -100,7 +107,8 @@ class PendingSave {
   private:
     struct Writing {
         std::shared_ptr<Course> course = std::make_shared<Course>();
-        std::future<void> result;
+        std::shared_future<void> result;
+        bool heard = false;
 
         Writing() = default;
         Writing(Writing const&) = delete;
@@ -108,7 +116,7 @@ class PendingSave {
         ~Writing() {
             course->patience = std::chrono::seconds(5); // others may be gone
             try {
-                if (result.valid()) result.get();
+                if (!heard && result.valid()) result.get();
             } catch (std::exception const& error) {
                 std::fprintf(stderr, "%s\n", error.what());
             }

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -121,18 +122,21 @@ void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const
     PendingSave& before = begun->pending();
     if constexpr (joins_ranks<Device>) {
         bool const first = machine.ranks().number() == 0; // which waits for the others
+        bool const heard = before.heard();
         DoneTogether waits;
-        if (!first) waits.attempt([&] { before.wait(); });
-        bool const lost = waits.any(machine.gather(before.failed()));
-        if (lost) before.give_up(); // what it says then is not what was wrong
-        bool const own = before.failed();
-        if (first) waits.attempt([&] { before.wait(); });
-        if (first && lost && !own) waits.forget();
-        bool const unheard = waits.any(machine.gather(waits.failed_here()));
+        if (!first) waits.attempt([&] { before.wait_again(); });
+        bool const other = waits.any(machine.gather(!first && before.failed()));
+        if (other) before.give_up(); // what the first says then is not what was wrong
+        if (first) waits.attempt([&] { before.wait_again(); });
+        if (first && other) waits.forget();
+        Array<std::uint64_t> const told = machine.gather(heard && before.failed());
+        bool const failed = waits.any(machine.gather(waits.failed_here()));
         machine.saving() = nullptr;
-        if (lost || unheard) remove_parts(machine, begun->shards());
-        // What was heard of on its rank, by wait(), is not said again.
-        if (unheard) waits.fail(machine, path, "what start_save() began");
+        if (failed) remove_parts(machine, begun->shards());
+        // What all have heard of, by wait(), is not said again. (Of replicas the first is asked.)
+        std::size_t const asked = joins_processes<Device> ? told.size() : 1;
+        if (failed && std::count(told.begin(), told.begin() + asked, 0) > 0)
+            waits.fail(machine, path, "what start_save() began");
     } else {
         before.wait();
         machine.saving() = nullptr;
@@ -144,17 +148,26 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
           StateMetadata const& metadata) {
     if constexpr (joins_ranks<Device>) {
         Shards const shards(machine, state, followed(path), false);
-        auto const write = [&](bool does, std::string const& file, StateMetadata const& more,
-                               char const* what) {
+        auto const together = [&](bool does, auto write, char const* what) {
             DoneTogether saves;
-            if (!saves.failed(machine, does,
-                              [&] { write_state(machine, state, file, joined(metadata, more)); }))
-                return;
+            if (!saves.failed(machine, does, write)) return;
             remove_parts(machine, &shards);
             saves.fail(machine, path, what);
         };
-        write(shards.beside(), shards.own(), shards.mark(), "its part");
-        write(shards.is_first(), shards.path(), shards.index(), "the state");
+        auto const write = [&](std::string const& file, StateMetadata const& more) {
+            write_state(machine, state, file, joined(metadata, more));
+        };
+        together(
+            shards.beside(), [&] { write(shards.own(), shards.mark()); }, "its part");
+        together(
+            shards.is_first(),
+            [&] {
+                PendingSave::Course course; // else the last state would go for half of a new one
+                course.patience = std::chrono::seconds(5);
+                shards.await(course);
+                write(shards.path(), shards.index());
+            },
+            "the state");
         if (shards.is_first()) shards.remove_older();
     } else {
         write_state(machine, state, path, metadata);
@@ -215,16 +228,16 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 /// safetensors; see load(). The file is replaced as a whole: whatever fails, and whenever the
 /// process dies, what is there is the old state or the new. Of a symbolic link that is what it
 /// stands for; permissions stay as they were. Between steps; waits for those under
-/// way, and for what start_save() began. Throws what was wrong with that, if nobody has heard of it
-/// (then nothing is saved: call it again), std::invalid_argument for metadata with the library's
-/// keys, and StateError with the path and the system's words if a call fails.
+/// way, and for what start_save() began. Throws what was wrong with that, unless all have
+/// heard of it (then nothing is saved: call it again), std::invalid_argument for metadata with the
+/// library's keys, and StateError with the path and the system's words if a call fails.
 ///
 /// With several ranks, or sharded replicas, all call it, with the same path in a folder that all
 /// see: each writes what it alone has into a file beside it, PATH.STEP-SAVE-RANK-of-RANKS, and then
 /// the first, in the file PATH, its own and the names of theirs. By that one rename() the new state
-/// is there; then the files of older ones go. So PATH alone is not the state, and a copy of it is
-/// worth nothing: save() once more, or copy all. If that fails on one rank, all throw, with
-/// its words, and the parts of that try go.
+/// is there; then the files of older ones go. The metadata are those of the first. So PATH alone is
+/// not the state, and a copy of it is worth nothing: save() once more, or copy all. If that fails
+/// on one rank, all throw, with its words, and the parts of that try go.
 template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path,
           StateMetadata const& metadata = {}) {
@@ -242,8 +255,9 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 /// With several ranks each writes its part, and the first, once all are there, what makes them the
 /// state. It sees that in the folder, and gives up where nothing has come of a part for a minute,
 /// or no more of one that is being written for twelve (five seconds, and one minute, when the
-/// training goes), and at once where a rank is lost. If that fails on one rank, and its wait() has
-/// not said so, all throw at the next save; its parts are there until then.
+/// training goes), and at once where a rank is lost. A rank's wait() says what it knows itself: if
+/// that fails on one, and not all have thrown it, all throw at the next save; its parts are there
+/// until then.
 ///
 /// Throws std::invalid_argument unless Options::snapshot is true.
 template <class Net, class... Policies>

@@ -85,7 +85,8 @@ class Shards {
             before = seen;
             if (loss || Clock::now() - since >= (seen.is_written ? 12 * given : given))
                 throw StateError("gpipe: " + path_ + ": it is not saved, for " + seen.missing +
-                                 ", which another rank is to write, has not come" + because(loss));
+                                 ", which another rank is to write, has not come" +
+                                 (loss ? because(loss) : ": do all ranks see this folder?"));
             pause = std::min(2 * pause, std::chrono::milliseconds(50));
         }
         File(folder_of(path_), O_RDONLY | O_DIRECTORY).sync();

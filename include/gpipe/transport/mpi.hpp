@@ -190,6 +190,9 @@ class MpiRanks : public WatchedRanks {
     static int tag_of(std::size_t channel) { return static_cast<int>(channel); }
 
     static Options const& checked(Options const& options) {
+        if (options.communicator == MPI_COMM_NULL)
+            throw std::invalid_argument("gpipe: MpiRanks::Options::communicator is MPI_COMM_NULL: "
+                                        "this process is none of its ranks");
         if (!(options.deadline > 0) || options.ahead - 1 >= 65'536) // so that no bytes wrap
             throw std::invalid_argument("gpipe: MpiRanks::Options asks for a deadline, and for "
                                         "messages ahead, of more than 0, and at most 65,536");
