@@ -451,17 +451,18 @@ TEST_CASE("ranks that are not those of replicas are refused") {
     auto const make = [&] { return toy::make_net<Real>(watch); };
     using T = Watched<gpipe::shard::Nothing>;
     std::size_t (*threads)(std::size_t) = [](std::size_t) { return std::size_t{1}; };
+    std::size_t more = 0; // replicas, says the last rank
     auto const refused = [&](std::size_t replicas, Sizes const& devices, char const* words) {
-        CHECK_THROWS_WITH_AS((toy::Crew<T>{devices, true, 1,
-                                           [&](std::size_t r, toy::Rank::Options device) {
-                                               auto o = options<T>(2, 2);
-                                               o.replicas = replicas;
-                                               o.device = device;
-                                               o.device.device.threads = threads(r);
-                                               return std::make_unique<T>(make(), Loss{},
-                                                                          Adam{1e-2f}, o);
-                                           }}),
-                             doctest::Contains(words), std::invalid_argument);
+        CHECK_THROWS_WITH_AS(
+            (toy::Crew<T>{devices, true, 1,
+                          [&](std::size_t r, toy::Rank::Options device) {
+                              auto o = options<T>(2, 2);
+                              o.replicas = replicas + (r + 1 == devices.size() ? more : 0);
+                              o.device = device;
+                              o.device.device.threads = threads(r);
+                              return std::make_unique<T>(make(), Loss{}, Adam{1e-2f}, o);
+                          }}),
+            doctest::Contains(words), std::invalid_argument);
     };
     refused(2, {1, 1}, "gpipe: 4 devices are to be those of 2 ranks, which have 2, each at");
     refused(3, {2, 2}, "gpipe: 6 devices are to be those of 2 ranks, which have 4, each at");
@@ -470,6 +471,8 @@ TEST_CASE("ranks that are not those of replicas are refused") {
     refused(5, {5, 5}, "gpipe: each of 5 replicas has 2 devices on ranks of its own");
     threads = [](std::size_t rank) { return std::size_t{rank == 1 ? 1u : 2u}; };
     refused(2, {2, 2}, "gpipe: a rank of one replica has as many threads to walk its devices as");
+    more = 1;
+    refused(1, {1, 1}, "gpipe: rank 1 has other Options::replicas than rank 0");
 }
 
 namespace {
