@@ -29,7 +29,8 @@ namespace gpipe {
 /// the first cell is, targets and outputs where the last is, and all return the same loss. Where
 /// one is told something else (another function, another number of samples, or of steps before,
 /// another learning rate) all of them throw std::invalid_argument, on hosts before anything has
-/// changed; and where one refuses what it is told (a batch that does not fit), on hosts so do all.
+/// changed; and where one refuses what it is told (a batch that does not fit), on hosts so do all
+/// (but for steps that begin while others are under way: see update::Immediate).
 /// What throws in a step is thrown on all (RankError). Parameters and gradients are found on the
 /// rank of their layer alone; ends of a tie that are on several are to be written on each.
 template <DeviceRuntime Inner, RankTransport Carrier>
