@@ -23,7 +23,6 @@ namespace {
 using gpipe::Adam;
 using gpipe::device::Host;
 using toy::Backward;
-using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
@@ -150,7 +149,7 @@ struct ThrowsLate : toy::Linear<Real, 6, 3> {
 } // namespace
 
 TEST_CASE_TEMPLATE("P1 parts of a mini-batch train as the plain loop over them", Device, Host,
-                   Deferred, Remote) {
+                   Remote) {
     sweep<toy::BufferNet<Real>, Device>(157);
     sweep<toy::SkipNet<Real>, Device>(263);
 }
@@ -199,10 +198,10 @@ TEST_CASE("P1 parts with updates that wait for no other device, and steps that o
     using Immediate =
         gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                         gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
-                        gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Deferred>;
+                        gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Remote>;
     Expected<Net> expected(Backward::ascending);
     for (std::size_t k = 1; k <= 4; ++k)
-        for (auto const& run : toy::runs<Deferred>())
+        for (auto const& run : toy::runs<Remote>())
             for (bool const finite : {false, true}) {
                 auto o = options<Immediate>(k);
                 o.schedule = gpipe::schedule::OneForwardOneBackward{};
@@ -215,7 +214,7 @@ TEST_CASE("P1 parts with updates that wait for no other device, and steps that o
 }
 
 TEST_CASE_TEMPLATE("P6 what fails in a part surfaces, and all parts are forgotten", Device, Host,
-                   Deferred) {
+                   Remote) {
     using Net = gpipe::Pipeline<toy::Linear<Real, 5, 6>, Throws, toy::Linear<Real, 6, 3>>;
     using T = Train<Net, Device>;
     Parts const& parts = mini_batches()[1];

@@ -15,7 +15,6 @@ namespace {
 
 using gpipe::device::Host;
 using toy::Backward;
-using toy::Deferred;
 using toy::Remote;
 
 using Real = float;
@@ -51,7 +50,7 @@ std::size_t most_bytes(gpipe::MemoryPlan const& plan) {
 
 TEST_CASE_TEMPLATE("P1 P3 within a budget, each device has no more and trains what the plain loop "
                    "trains, in every bit, for every schedule and timing",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     std::size_t const micro_batches = 8;
     std::vector<std::size_t> const sizes{13, 7, 13};
     Expected const descending(micro_batches, Backward::descending, sizes);

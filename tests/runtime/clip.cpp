@@ -13,7 +13,6 @@
 namespace {
 
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Remote;
 using Real = double;
 constexpr std::size_t L = toy::Net<Real>::size;
@@ -100,7 +99,7 @@ TEST_CASE("the norm is that of all mean gradients, and larger ones are scaled do
 }
 
 TEST_CASE_TEMPLATE("P1 clipped steps are the same in every bit for any cut, schedule and device",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     for (std::size_t micro_batches : {1, 2, 4}) {
         toy::Watch watch;
         toy::Train<Real, Host> plain(toy::make_net<Real>(watch), {}, {},
@@ -124,7 +123,7 @@ TEST_CASE_TEMPLATE("P1 clipped steps are the same in every bit for any cut, sche
 }
 
 TEST_CASE_TEMPLATE("where training goes on, a step whose gradients are not finite does not count",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     toy::Watch watch;
     auto o = options<Device>(3, 2, 1);
     o.not_finite = gpipe::NotFinite::go_on;

@@ -19,7 +19,7 @@
 namespace {
 
 using gpipe::device::Host;
-using toy::Deferred, toy::Remote;
+using toy::Remote;
 
 template <class Device, class... More>
 using Train =
@@ -143,14 +143,12 @@ template <class Device, class... More> void check_changes() {
 TEST_CASE("gradients without an update are those of the step that follows, and change nothing") {
     SUBCASE("on the host") { check_gradients_alone<Host>(); }
     SUBCASE("with immediate updates") { check_gradients_alone<Host, gpipe::update::Immediate>(); }
-    SUBCASE("on a device that enqueues") { check_gradients_alone<Deferred>(); }
     SUBCASE("on a device with memory of its own") { check_gradients_alone<Remote>(); }
 }
 
 TEST_CASE("members of layers that are set between steps hold from the next step on") {
     SUBCASE("on the host") { check_changes<Host>(); }
     SUBCASE("with immediate updates") { check_changes<Host, gpipe::update::Immediate>(); }
-    SUBCASE("on a device that enqueues") { check_changes<Deferred>(); }
     SUBCASE("on a device with memory of its own") { check_changes<Remote>(); }
 }
 
@@ -184,8 +182,7 @@ TEST_CASE("gradients without an update refuse what a step refuses") {
                          std::invalid_argument);
 }
 
-TEST_CASE_TEMPLATE("what the optimizer has of each tensor is to be read", Device, Host, Deferred,
-                   Remote) {
+TEST_CASE_TEMPLATE("what the optimizer has of each tensor is to be read", Device, Host, Remote) {
     using Net = gpipe::Pipeline<toy::Linear<double, 5, 6>, toy::Linear<double, 6, 3>>;
     using T = toy::Training<Net, toy::MeanSquare<double, 3>, gpipe::Adam, Device>;
     for (std::size_t cells : {std::size_t{1}, std::size_t{2}}) {

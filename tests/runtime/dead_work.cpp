@@ -12,7 +12,6 @@ namespace {
 
 using gpipe::Adam;
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Phase;
 using toy::Remote;
 
@@ -78,7 +77,7 @@ std::size_t recomputes(gpipe::Programs const& schedule, std::size_t cell,
 
 TEST_CASE_TEMPLATE("P9 every layer is called as often as the schedule and the one rule of "
                    "checkpointing say, and no more",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     constexpr std::size_t M = 4;
     for (toy::NamedSchedule const& schedule : toy::schedules)
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
@@ -169,7 +168,7 @@ TEST_CASE("P9 no layer computes the gradient of the mini-batch, and every other 
 
 TEST_CASE_TEMPLATE("P9 C5 layers below the lowest with parameters run forward only, and only where "
                    "somebody reads it",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     for (toy::NamedSchedule const& schedule : toy::schedules)
         for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings)
             for (std::size_t cells = 1; cells <= LateNet::size; ++cells) {
@@ -230,7 +229,7 @@ TEST_CASE("P9 integers at the start of the chain have no gradient") {
 
 TEST_CASE_TEMPLATE("D5 a layer is told whether it runs for the first time or again, and whether a "
                    "backward will read what it saves",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     constexpr std::size_t M = 3;
     for (toy::NamedCheckpointing const& checkpointing : toy::checkpointings) {
         toy::Watch watch;
@@ -272,7 +271,7 @@ TEST_CASE_TEMPLATE("D5 a layer is told whether it runs for the first time or aga
 
 TEST_CASE_TEMPLATE("C5 evaluate and predict are the plain chain in every bit, for any number of "
                    "samples, and disturb nothing",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     for (std::size_t cells : {std::size_t{1}, std::size_t{3}, L})
         for (std::size_t micro_batches : {1, 4})
             for (auto const& run : toy::runs<Device>()) {

@@ -22,7 +22,6 @@ using gpipe::Tensor;
 using gpipe::Tensors;
 using gpipe::device::Host;
 using toy::Backward;
-using toy::Deferred;
 using toy::Remote;
 
 // What a layer does wrong, and how many elements beyond the end it writes.
@@ -447,7 +446,7 @@ TEST_CASE("poison: what no computation makes, by element type") {
 }
 
 TEST_CASE_TEMPLATE("P1 with debug every bit is that of the plain loop, and used bytes are planned",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     using All = toy::Train<float, Device>;
     constexpr std::size_t L = All::layer_count;
     std::vector<std::size_t> const sizes{13, 3, 7}; // of 3 and 7 samples micro-batches stay empty

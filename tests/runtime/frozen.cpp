@@ -27,7 +27,6 @@ namespace {
 using gpipe::Adam;
 using gpipe::device::Host;
 using toy::Backward;
-using toy::Deferred;
 using toy::Phase;
 using toy::Remote;
 using Real = float;
@@ -131,7 +130,7 @@ TEST_CASE_TEMPLATE(
     "P1 P9 frozen layers stay as they are, others train as in a plain loop, under every "
     "schedule, checkpointing, number of devices and link; nothing else is called, and "
     "no byte planned",
-    Device, Host, Deferred, Remote) {
+    Device, Host, Remote) {
     std::size_t point = 0, trained = 0;
     for (Choice const& frozen : std::vector<Choice>{{{0}},
                                                     {{4}},
@@ -238,7 +237,7 @@ TEST_CASE_TEMPLATE(
     constexpr bool immediate = std::is_same_v<Policy, gpipe::update::Immediate>;
     constexpr bool shards =
         std::is_same_v<Policy, gpipe::Replicas<3, gpipe::shard::OptimizerState>>;
-    using Device = std::conditional_t<immediate, Deferred, Host>;
+    using Device = std::conditional_t<immediate, Remote, Host>;
     using T = TrainWith<Device, Policy>;
     for (Choice const& frozen : std::vector<Choice>{
              {{0, 4}}, {{4}}, {{9}}, {{0, 4, 6}}, {{}, {{0, 0}, {9, 1}}}, {{6}, {{9, 0}}}})
@@ -547,7 +546,7 @@ TEST_CASE("of a frozen parameter the saved state has itself and no optimizer's")
 
 TEST_CASE_TEMPLATE("P1 tied parameters are frozen together: they begin as one, are one in what is "
                    "written, saved and counted, and others of their layers train on",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     using Skips = toy::SkipNet<Real>;
     using T = toy::Training<Skips, Loss, Adam, Device>;
     // Of the two ties one, and both; a layer's only parameter, and one of two.

@@ -19,7 +19,6 @@ namespace {
 using gpipe::Adam;
 using gpipe::device::Host;
 using toy::Backward;
-using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
@@ -92,7 +91,7 @@ template <class T> typename T::Options options(std::size_t cells) {
 
 TEST_CASE_TEMPLATE("P1 what flows through taps is the same for every schedule, checkpointing and "
                    "cut, and nothing else changes",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     std::vector<Flown> expected[2], in_parts[2];
     for (bool const descends : {false, true}) {
         auto const order = descends ? Backward::descending : Backward::ascending;

@@ -18,7 +18,7 @@
 namespace {
 
 using gpipe::Grouped, gpipe::ParameterGroup;
-using toy::Deferred, toy::Remote, gpipe::device::Host;
+using toy::Remote, gpipe::device::Host;
 
 using Linear = toy::Watched<toy::Linear<float, 5, 6>>;
 
@@ -101,7 +101,6 @@ TEST_CASE(
         check<Host>(ByType{{.momentum = 0.9f, .weight_decay = 0.1f}}, "an own one");
     }
     SUBCASE("updated at once") { check<Host, gpipe::update::Immediate>(adam_w, "AdamW at once"); }
-    SUBCASE("on a device that enqueues") { check<Deferred>(adam_w, "AdamW"); }
     SUBCASE("on a device with memory of its own") { check<Remote>(adam_w, "AdamW"); }
 }
 

@@ -10,7 +10,6 @@ namespace {
 using gpipe::Adam;
 using gpipe::device::Host;
 using toy::Backward;
-using toy::Deferred;
 using toy::Phase;
 using toy::Remote;
 using Real = float;
@@ -94,7 +93,6 @@ TEST_CASE_TEMPLATE("layers with and without halves train the same wherever they 
                         }
     };
     check(static_cast<Host const*>(nullptr));
-    check(static_cast<Deferred const*>(nullptr));
     check(static_cast<Remote const*>(nullptr));
 }
 

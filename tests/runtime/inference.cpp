@@ -32,7 +32,6 @@ namespace {
 
 using gpipe::Adam;
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Phase;
 using toy::Remote;
 using Real = float;
@@ -135,13 +134,13 @@ template <class Device, class Net> void infer_alike(std::size_t one_in, Net net)
 
 TEST_CASE_TEMPLATE("an inference gives what a training predicts, in every bit, for any K, M and "
                    "number of samples, several under way",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     toy::Watch watch;
     infer_alike<Device>(3, toy::make_net<Real>(watch));
 }
 
 TEST_CASE_TEMPLATE("an inference of skips and ties, and of running statistics, too", Device, Host,
-                   Deferred, Remote) {
+                   Remote) {
     infer_alike<Device>(7, toy::SkipNet<Real>{});
     infer_alike<Device>(5, toy::BufferNet<Real>{});
 }
@@ -170,7 +169,7 @@ TEST_CASE("an inference takes parameters from a training under any policies, and
     toy::Data<Real> const data(9);
     std::vector<Real> outputs(9 * 3);
     for (toy::NamedSchedule const& schedule : toy::schedules) {
-        using Train = toy::Training<Net, Loss, Adam, Deferred>;
+        using Train = toy::Training<Net, Loss, Adam, Remote>;
         auto o = options<Train>(3, 4);
         o.schedule = schedule.policy;
         o.checkpointing = gpipe::checkpoint::EverySegment<2>{};
@@ -276,7 +275,7 @@ TEST_CASE("an inference allocates nothing once it is made") {
 
 TEST_CASE_TEMPLATE("what a layer throws in an inference leaves as it was thrown, failure() tells "
                    "where, and the same object goes on",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     toy::Watch watch, calm;
     Trained<toy::Net<Real>> trained(toy::make_net<Real>(calm));
     for (std::size_t const cells : {1, 2, 4}) {

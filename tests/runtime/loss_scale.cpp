@@ -22,7 +22,6 @@ using gpipe::Adam;
 using gpipe::LossScale;
 using gpipe::device::Host;
 using toy::Backward;
-using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
@@ -103,12 +102,12 @@ struct Lazy {
 
 TEST_CASE_TEMPLATE("P1 with a loss scale of powers of two every bit of the steps that count is "
                    "that without",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     sweep<Device>(157);
 }
 
 TEST_CASE_TEMPLATE("a step whose gradients overflow is skipped, and says where", Device, Host,
-                   Deferred, Remote) {
+                   Remote) {
     auto moves = LossScale::dynamic(1u << 30, 64, 1. / 64, 2);
     moves.least = 1e-9;
     auto o = options<Train<Device>>(3, moves);
@@ -159,7 +158,7 @@ TEST_CASE_TEMPLATE("a step whose gradients overflow is skipped, and says where",
 }
 
 TEST_CASE_TEMPLATE("gradients that are not finite at the least scale are a fault", Device, Host,
-                   Deferred) {
+                   Remote) {
     auto scale = LossScale::dynamic(1024, 2, 0.5, 2);
     scale.least = 256;
     auto o = options<Train<Device>>(2, scale);
@@ -192,7 +191,7 @@ TEST_CASE_TEMPLATE("gradients that are not finite at the least scale are a fault
 
 TEST_CASE_TEMPLATE("what is no step, or fails, changes neither the scale's count nor what was "
                    "skipped",
-                   Device, Host, Deferred) {
+                   Device, Host, Remote) {
     auto scale = LossScale::dynamic(64, 2, 0.5, 4);
     scale.least = 64;
     toy::Data<Real> const data(8);

@@ -17,7 +17,6 @@ namespace {
 
 using gpipe::Adam;
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Remote;
 
 using Real = float;
@@ -59,7 +58,7 @@ template <class Device> std::string trains_rightly(std::size_t cells, typename D
 
 } // namespace
 
-TEST_CASE_TEMPLATE("P7 many Trainings take turns in one process", Device, Host, Deferred, Remote) {
+TEST_CASE_TEMPLATE("P7 many Trainings take turns in one process", Device, Host, Remote) {
     toy::Watch watch, other;
     auto const runs = toy::runs<Device>();
     std::vector<std::unique_ptr<Train<Device>>> trainings;
@@ -84,7 +83,7 @@ TEST_CASE_TEMPLATE("P7 many Trainings take turns in one process", Device, Host, 
 }
 
 TEST_CASE_TEMPLATE("P7 Trainings in several threads at once do not know of each other", Device,
-                   Host, Deferred, Remote) {
+                   Host, Remote) {
     std::vector<std::string> outcomes(6, "did not run");
     std::vector<std::thread> threads;
     auto const runs = toy::runs<Device>();
@@ -100,7 +99,7 @@ TEST_CASE_TEMPLATE("P7 Trainings in several threads at once do not know of each 
 }
 
 TEST_CASE_TEMPLATE("P7 a Training may be used and destroyed by another thread than its maker",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     toy::Watch watch, other;
     auto train =
         std::make_unique<Train<Device>>(toy::make_net<Real>(watch), toy::MeanSquare<Real, 3>{},
@@ -121,7 +120,7 @@ TEST_CASE_TEMPLATE("P7 a Training may be used and destroyed by another thread th
 TEST_CASE_TEMPLATE(
     "P7 F5 destruction right after construction, and right after a failure, comes to "
     "its end",
-    Device, Host, Deferred, Remote) {
+    Device, Host, Remote) {
     for (int times = 0; times < 20; ++times)
         for (std::size_t cells : {1, 3, 10})
             for (auto const& run : toy::runs<Device>()) {

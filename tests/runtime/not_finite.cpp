@@ -16,7 +16,6 @@ using gpipe::Adam;
 using gpipe::FailureOf;
 using gpipe::NotFinite;
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Remote;
 using Real = double;
 
@@ -127,7 +126,7 @@ template <class Device, class F> void each_way(F f) {
 TEST_CASE_TEMPLATE(
     "a loss that is not finite is thrown with its micro-batch, nothing has changed, and "
     "training goes on as if nothing had happened",
-    Device, Host, Deferred, Remote) {
+    Device, Host, Remote) {
     spoilt.clear();
     each_way<Device>([](auto o) {
         for (double const clip : {0.0, 1e-3}) {
@@ -174,7 +173,7 @@ TEST_CASE_TEMPLATE(
 TEST_CASE_TEMPLATE(
     "gradients that are not finite are thrown with the first layer and tensor, where "
     "somebody asks, and nothing has changed",
-    Device, Host, Deferred, Remote) {
+    Device, Host, Remote) {
     each_way<Device>([](auto o) {
         for (bool const clips : {false, true}) {
             spoilt.clear();
@@ -236,7 +235,7 @@ TEST_CASE_TEMPLATE(
 TEST_CASE_TEMPLATE(
     "where training is to go on the loss is returned as it is and parameters are updated, "
     "but not by gradients whose norm is known and not finite",
-    Device, Host, Deferred, Remote) {
+    Device, Host, Remote) {
     spoilt.clear();
     for (int asks = 0; asks < 3; ++asks) {
         auto o = options<Train<Device>>(2, gpipe::schedule::GPipe{});
@@ -272,7 +271,7 @@ using Immediately =
 TEST_CASE_TEMPLATE(
     "with immediate updates a loss that is not finite changes nothing, and after gradients "
     "that are not the object says whether devices have updated",
-    Device, Host, Deferred, Remote) {
+    Device, Host, Remote) {
     spoilt.clear();
     int torn = 0;
     for (std::size_t cells : {std::size_t{1}, std::size_t{2}, L}) {
@@ -309,7 +308,7 @@ TEST_CASE_TEMPLATE(
             CHECK_THROWS_WITH_AS((++torn, train.step(inputs(), ones())),
                                  doctest::Contains("of no use"), std::runtime_error);
     }
-    if (std::is_same_v<Device, Deferred>) CHECK(torn > 0); // its order is always the same
+    if (std::is_same_v<Device, Remote>) CHECK(torn > 0); // its order is always the same
     auto o = options<Immediately<Device>>(2, gpipe::schedule::ZeroBubbleH2{});
     o.finite_gradients = true;
     o.not_finite = NotFinite::go_on;

@@ -14,7 +14,6 @@
 namespace {
 
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Remote;
 
 // Of a user's own: Lion (Chen et al., 2023), with one state, and one without any.
@@ -119,7 +118,6 @@ template <class Device, class... More> void check_all() {
 TEST_CASE("an optimizer that is chosen trains bit by bit as the same one in the type") {
     SUBCASE("on the host") { check_all<Host>(); }
     SUBCASE("on the host, updated at once") { check_all<Host, gpipe::update::Immediate>(); }
-    SUBCASE("on a device that enqueues") { check_all<Deferred>(); }
     SUBCASE("on a device with memory of its own") { check_all<Remote>(); }
 }
 

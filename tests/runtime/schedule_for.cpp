@@ -209,7 +209,7 @@ TEST_CASE("options that no schedule goes with, and numbers that are none, are re
     for (FoundSchedule const& one : tight.ranked) CHECK(one.schedule.cells_per_device() == 1);
 }
 
-TEST_CASE_TEMPLATE("it is found for other devices, too", Device, toy::Deferred, toy::Remote) {
+TEST_CASE_TEMPLATE("it is found for other devices, too", Device, toy::Remote) {
     using Other = TrainOf<toy::SkipNet<float>, Device>;
     typename Other::Options o{.samples = 24, .cells = 3, .micro_batches = 6};
     auto const found = best_schedule_for<Other>(o);

@@ -18,7 +18,6 @@
 namespace {
 
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Remote;
 using toy::TiedTo;
 
@@ -134,7 +133,7 @@ using Net =
 TEST_CASE_TEMPLATE(
     "A12 M3 a layer used three times across cells is one layer used three times: outputs "
     "are equal in every bit, before and after steps",
-    Device, Host, Deferred, Remote) {
+    Device, Host, Remote) {
     using Plain = TrainOf<gpipe::Pipeline<Thrice<double>>, gpipe::SGD>;
     gpipe::SGD const sgd{.learning_rate = 1e-2f, .momentum = 0.9f};
     auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
@@ -161,7 +160,7 @@ TEST_CASE_TEMPLATE(
 }
 
 TEST_CASE_TEMPLATE("what is written to one end all have, by copies and through views", Device, Host,
-                   Deferred, Remote) {
+                   Remote) {
     using Train = TrainOf<Net, gpipe::Adam, Device>;
     auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
     for (std::size_t cells : {std::size_t{1}, std::size_t{3}, std::size_t{7}}) {
@@ -291,7 +290,7 @@ TEST_CASE("gradients are those of the one parameter: against differences") {
     }
 }
 
-TEST_CASE_TEMPLATE("they count once in the norm of all gradients", Device, Host, Deferred, Remote) {
+TEST_CASE_TEMPLATE("they count once in the norm of all gradients", Device, Host, Remote) {
     using Train = TrainOf<Net, gpipe::SGD, Device>;
     auto const x = toy::numbers<double>(45, 1), target = toy::numbers<double>(45, 2);
     for (std::size_t cells : {std::size_t{1}, std::size_t{2}, std::size_t{7}}) {
@@ -353,7 +352,7 @@ struct Opposite {
 } // namespace
 
 TEST_CASE_TEMPLATE("only their sum has to be finite, with immediate updates, too", Device, Host,
-                   Deferred, Remote) {
+                   Remote) {
     auto const check = [](auto update) {
         using T =
             gpipe::Training<gpipe::Pipeline<Opposite>, gpipe::Cells<1>, gpipe::MicroBatches<2>,
@@ -375,7 +374,7 @@ TEST_CASE_TEMPLATE("only their sum has to be finite, with immediate updates, too
 }
 
 TEST_CASE_TEMPLATE("an optimizer takes all ends for the first one: rates, decay, layer and type",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     using O = gpipe::Grouped<gpipe::AdamW>;
     using Loss = toy::MeanSquare<double, 5>;
     using Train = TrainOf<Decayed, O, Device>;

@@ -148,7 +148,7 @@ template <class T> std::vector<float> parameters(T& train) {
 TEST_CASE_TEMPLATE("what throws between the layers and the end of a step surfaces, whatever waits "
                    "for it: before the commit nothing has changed, behind it the object says that "
                    "it is of no use",
-                   Device, Host, toy::Deferred, toy::Remote) {
+                   Device, Host, toy::Remote) {
     std::vector<float> const x{1, -2, 0.5f, 1}, target{2, 1, 0, -1};
     typename FragileTrain<Device>::Options o;
     o.samples = 2;
