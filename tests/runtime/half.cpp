@@ -15,56 +15,9 @@ static_assert(gpipe::TensorGroup<gpipe::Tensor<toy::Brief, 7>>::gradient_bytes[0
 
 namespace {
 
-using toy::Brief;
+using toy::Brief, toy::Dense;
+using Squares = toy::BriefSquares<3>;
 
-// y = tanh(w x): activations of T and Brief, parameters and sums of float.
-template <class T, std::size_t in, std::size_t out> struct Dense {
-    using Input = gpipe::Tensor<T, in>;
-    using Output = gpipe::Tensor<Brief, out>;
-    using Parameters = gpipe::Tensor<float, out, in>;
-    static constexpr auto backward_reads = gpipe::Reads::both;
-
-    void initialize(auto& ctx) const {
-        auto random = ctx.random(0);
-        for (float& w : ctx.parameters()) w = static_cast<float>(random.normal(0.7));
-    }
-    void forward(auto& ctx, auto x, auto y) const {
-        auto const w = ctx.parameters();
-        for (std::size_t s = 0; s < x.samples(); ++s)
-            for (std::size_t o = 0; o < out; ++o) {
-                float sum = 0;
-                for (std::size_t i = 0; i < in; ++i) sum += w(o, i) * x(s, i);
-                y(s, o) = Brief(std::tanh(sum));
-            }
-    }
-    void backward(auto& ctx, auto x, auto y, auto dy, auto dx) const {
-        auto const w = ctx.parameters();
-        auto const dw = ctx.gradients();
-        for (std::size_t s = 0; s < x.samples(); ++s) {
-            float sums[in] = {};
-            for (std::size_t o = 0; o < out; ++o) {
-                float const d = (1 - y(s, o) * y(s, o)) * dy(s, o);
-                for (std::size_t i = 0; i < in; ++i) {
-                    dw(o, i) += d * x(s, i);
-                    sums[i] += d * w(o, i);
-                }
-            }
-            for (std::size_t i = 0; i < in; ++i) dx(s, i) = T(sums[i]);
-        }
-    }
-};
-struct Squares {
-    using Target = gpipe::Tensor<float, 3>;
-    gpipe::LossValue<> operator()(auto&, auto y, auto target, auto dy) const {
-        double sum = 0;
-        for (std::size_t i = 0; i < y.size(); ++i) {
-            float const d = y.begin()[i] - target.begin()[i];
-            sum += d * d;
-            dy.begin()[i] = Brief(2 * d);
-        }
-        return {sum, static_cast<double>(y.samples())};
-    }
-};
 using Net = gpipe::Pipeline<Dense<float, 5, 7>, Dense<Brief, 7, 7>,
                             gpipe::BatchNorm<gpipe::Tensor<Brief, 7>>, Dense<Brief, 7, 9>,
                             Dense<Brief, 9, 3>>;
