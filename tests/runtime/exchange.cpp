@@ -30,7 +30,6 @@ TEST_CASE("P1 and so they do in one process, and where there is one replica") {
     auto const make = [] { return Net{}; };
     train_in_one_process<Net, Nothing>(1, 89, make);
     train_in_one_process<Net, Nothing>(2, 89, make);
-    train_in_one_process<Net, OptimizerState>(3, 89, make);
 }
 
 namespace {
