@@ -27,7 +27,6 @@ using gpipe::Adam;
 using gpipe::dynamic;
 using gpipe::none;
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
@@ -90,7 +89,7 @@ TEST_CASE("an optional tensor that is there is a tensor, and one that is not is 
 
 TEST_CASE_TEMPLATE("P1 optional tensors: every schedule, checkpointing, number of devices and link "
                    "trains by mini-batches with and without them as one device does",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     auto first = on_one<Net>(gpipe::schedule::GPipe{});
     auto second = on_one<Net>(gpipe::schedule::GPipeAscending{});
     auto const descending = numbers(first), ascending = numbers(second);
@@ -149,7 +148,10 @@ TEST_CASE_TEMPLATE("optional tensors: gradients are checked with and without, an
                    Device, Host, Remote) {
     using D = toy::HintedNet<double, toy::Maybe<double>>;
     using T = toy::Training<D, toy::MeanSquare<double, 3>, Adam, Device>;
-    T train(D{}, {}, Adam{1e-2f}, options<T>(2));
+    auto o = options<T>(2);
+    // runtime/check_gradients.cpp looks at what touches the memory
+    if constexpr (std::is_same_v<Device, Remote>) o.device.guards = false;
+    T train(D{}, {}, Adam{1e-2f}, o);
     toy::HintedData<double> const data(13);
     std::size_t rows[2];
     for (bool const with : {false, true}) {

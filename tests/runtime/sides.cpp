@@ -28,7 +28,6 @@ namespace {
 using gpipe::Adam;
 using gpipe::dynamic;
 using gpipe::device::Host;
-using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
@@ -80,7 +79,7 @@ std::vector<double> expected(gpipe::schedule::Dynamic schedule) {
 
 TEST_CASE_TEMPLATE("P1 side inputs: every schedule, checkpointing, number of devices and link "
                    "gives what the same tensors give that go from layer to layer",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     auto const descending = expected(gpipe::schedule::GPipe{});
     auto const ascending = expected(gpipe::schedule::GPipeAscending{});
     REQUIRE(descending != ascending);
@@ -167,7 +166,10 @@ TEST_CASE("side inputs are planned where they are read and staged, and nothing e
 TEST_CASE_TEMPLATE("side inputs: gradients are checked with them, and layers timed", Device, Host,
                    Remote) {
     using T = Train<Net, Device>;
-    T train(Net{}, {}, Adam{1e-2f}, options<T>(2));
+    auto o = options<T>(2);
+    // runtime/check_gradients.cpp looks at what touches the memory
+    if constexpr (std::is_same_v<Device, Remote>) o.device.guards = false;
+    T train(Net{}, {}, Adam{1e-2f}, o);
     Data data(13);
     auto const numbers = [&] {
         std::vector<double> result[2]; // of layer 0, and of layer 1
