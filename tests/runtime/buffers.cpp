@@ -27,7 +27,6 @@ using gpipe::Adam;
 using gpipe::device::Host;
 using toy::Backward;
 using toy::Counting;
-using toy::Deferred;
 using toy::Remote;
 using Real = float;
 
@@ -89,12 +88,12 @@ template <class T> std::vector<std::int64_t> counted(T& train) {
 
 TEST_CASE_TEMPLATE("P1 buffers: every schedule, checkpointing, number of devices and link trains "
                    "as the plain loop",
-                   Device, Host, Deferred, Remote) {
+                   Device, Host, Remote) {
     std::vector<std::size_t> const sizes{13, 7, 13}; // of 7 samples one micro-batch stays empty
     Expected descending(Backward::descending, sizes);
     Expected ascending(Backward::ascending, sizes);
     std::size_t trained = 0;
-    toy::each_way<Device>(L, L, 8, 61,
+    toy::each_way<Device>(L, L, 8, 131,
                           [&](auto schedule, std::size_t k, auto checkpointing, auto const& run,
                               std::string const& words) {
                               auto o = options<Device>(k);
@@ -116,10 +115,10 @@ TEST_CASE("P1 buffers: updates that wait for no other device, and steps that ove
     using Immediate =
         gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                         gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
-                        gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Deferred>;
+                        gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Remote>;
     Expected expected(Backward::ascending, {13, 7, 13});
     for (std::size_t k = 1; k <= 4; ++k)
-        for (auto const& run : toy::runs<Deferred>()) {
+        for (auto const& run : toy::runs<Remote>()) {
             typename Immediate::Options o;
             o.samples = 13;
             o.seed = 7;
@@ -134,7 +133,7 @@ TEST_CASE("P1 buffers: updates that wait for no other device, and steps that ove
 }
 
 TEST_CASE_TEMPLATE("P6 buffers: a step that fails, wherever it does, leaves them as they were",
-                   Device, Host, Deferred) {
+                   Device, Host, Remote) {
     toy::Data<Real> const data(13, 13);
     auto const o = options<Device>(3);
     for (Counting::Function const function :
@@ -171,7 +170,7 @@ TEST_CASE_TEMPLATE("P6 buffers: a step that fails, wherever it does, leaves them
 }
 
 TEST_CASE_TEMPLATE("a step that is skipped, for something is not finite, moves no buffers", Device,
-                   Host, Deferred) {
+                   Host, Remote) {
     toy::Data<Real> const data(13, 13);
     toy::Data<Real> broken(13, 13);
     broken.inputs[0] = std::numeric_limits<Real>::infinity();
