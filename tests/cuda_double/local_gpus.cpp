@@ -113,16 +113,16 @@ void train_alike(std::size_t points) {
 
 TEST_CASE("P1 replicas on GPUs of one process train as those on the host, in every bit, in any "
           "order that streams allow, on a GPU each or all on one, with peer access or without") {
-    train_alike<gpipe::shard::Nothing>(73);
+    train_alike<gpipe::shard::Nothing>(149);
 }
 
 TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
-    train_alike<gpipe::shard::OptimizerState>(97);
+    train_alike<gpipe::shard::OptimizerState>(197);
 }
 
 TEST_CASE("P1 and where they tell each other something within a micro-batch") {
     train_alike<gpipe::shard::Nothing, &toy::made_with<ExchangeNet>, &make_exchange_net_on_host>(
-        101);
+        199);
 }
 
 namespace {
@@ -205,7 +205,7 @@ TEST_CASE("whatever call of CUDA fails in a replica, that is thrown, nobody wait
           "nothing is left behind") {
     std::size_t failed = 0;
     for (int const what : {0, 1, 2, 3})
-        for (std::size_t n = 0;; n += toy::one_of(what == 0 ? 59 : 37)) {
+        for (std::size_t n = 0;; n += toy::one_of(what == 0 ? 127 : 79)) {
             INFO("call ", n, " of ", what);
             cuda_double::Session const doubles(session(4, n % 4, n % 3 == 0));
             toy::Watch watch;

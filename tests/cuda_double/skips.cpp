@@ -87,10 +87,10 @@ template <class T> void check(std::size_t one_of) {
 } // namespace
 
 TEST_CASE("P1 J6 skips give on streams of any GPUs what they give on the host, and nothing races") {
-    check<Train>(61);
+    check<Train>(127);
 }
 
-TEST_CASE("P1 so they do where updates are immediate") { check<Immediately>(97); }
+TEST_CASE("P1 so they do where updates are immediate") { check<Immediately>(199); }
 
 namespace {
 
