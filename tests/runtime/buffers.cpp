@@ -93,7 +93,7 @@ TEST_CASE_TEMPLATE("P1 buffers: every schedule, checkpointing, number of devices
     Expected descending(Backward::descending, sizes);
     Expected ascending(Backward::ascending, sizes);
     std::size_t trained = 0;
-    toy::each_way<Device>(L, L, 8, 131,
+    toy::each_way<Device>(L, L, 8, 61,
                           [&](auto schedule, std::size_t k, auto checkpointing, auto const& run,
                               std::string const& words) {
                               auto o = options<Device>(k);
