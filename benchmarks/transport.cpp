@@ -1,6 +1,7 @@
 // What it takes to run as two processes: a message from one to the other, there and back and one
 // behind the other, beside plain calls of MPI; and steps of two processes beside those of two
-// threads, in wall time and in seconds of the processors. All in turns.
+// threads, in wall time and in seconds of the processors; and steps that overlap beside those that
+// do not. All in turns.
 #include "support/list.hpp"
 #include "support/quiet.hpp"
 #include "support/ranks.hpp"
@@ -246,6 +247,83 @@ void steps(Settings const& settings, World& world, Summary& summary) {
         }
 }
 
+/// Takes a while of no processor: what a device does that is not this one.
+struct Elsewhere {
+    using Input = gpipe::Tensor<float>;
+    using Output = Input;
+    using Parameters = gpipe::Tensor<float>;
+
+    void initialize(auto&) const {}
+    void forward(auto&, auto x, auto y) const {
+        wait();
+        for (std::size_t s = 0; s < x.samples(); ++s) y(s) = x(s);
+    }
+    void input_gradient(auto&, auto, auto dy, auto dx) const {
+        wait();
+        for (std::size_t s = 0; s < dy.samples(); ++s) dx(s) = dy(s);
+    }
+    void weight_gradient(auto&, auto, auto) const { wait(); }
+    static void wait() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+};
+template <class Schedule, class Update>
+using Far = gpipe::Training<gpipe::Pipeline<gpipe::Repeat<8, Elsewhere>>, gpipe::Cells<4>,
+                            gpipe::MicroBatches<8>, gpipe::Loss<Half>, Schedule, Update,
+                            gpipe::checkpoint::Never, gpipe::transport::Mpi>;
+
+// Seconds of a step, of which so many are under way when the next is started.
+template <class Train> double seconds_of_steps(World& world, Train& train, std::size_t ahead) {
+    constexpr std::size_t count = 6;
+    std::vector<float> const data(8, 1);
+    world.meet();
+    double const begin = seconds();
+    std::vector<typename Train::Pending> under_way;
+    for (std::size_t n = 0; n < count; ++n) {
+        under_way.push_back(train.start(data, {}));
+        if (under_way.size() <= ahead) continue;
+        under_way.front().result();
+        under_way.erase(under_way.begin());
+    }
+    for (auto& step : under_way) step.result();
+    return (seconds() - begin) / count;
+}
+template <class Schedule>
+void overlaps(char const* name, Settings const& settings, World& world, Summary& summary) {
+    auto const options = [](MpiRanks& ranks) {
+        return typename Far<Schedule, gpipe::update::AfterCommit>::Options{
+            .samples = 8, .device = {{2}, &ranks, 2}};
+    };
+    MpiRanks ranks, others;
+    Far<Schedule, gpipe::update::AfterCommit> after{{}, {}, {}, options(ranks)};
+    Far<Schedule, gpipe::update::Immediate> immediate{{}, {}, {}, options(others)};
+    std::vector<double> taken[2];
+    for (std::uint64_t round = 0; round <= std::min<std::uint64_t>(settings.rounds, 5); ++round) {
+        double const all[] = {seconds_of_steps(world, after, 0),
+                              seconds_of_steps(world, immediate, 1)};
+        for (int kind = 0; kind < 2 && round > 0; ++kind) taken[kind].push_back(all[kind]);
+    }
+    if (!world.speaks()) return;
+    double const ratio = median(ratios(taken[1], taken[0]));
+    summary.add("steps that overlap (update::Immediate) / that do not", ratio);
+    if (settings.json)
+        Record("transport")
+            .add("schedule", name)
+            .compare("s per step", taken[1], "after commit", taken[0])
+            .print();
+    else
+        std::printf("%24s %13.2f %12.2f %10.3f\n", name, 1e3 * median(taken[0]),
+                    1e3 * median(taken[1]), ratio);
+    std::fflush(stdout);
+}
+void overlaps(Settings const& settings, World& world, Summary& summary) {
+    if (!settings.json && world.speaks())
+        std::printf("\nsteps of layers that take 2 ms elsewhere, K = 4, M = 8, two processes\n"
+                    "                schedule  after commit ms  immediate ms  / after commit\n");
+    overlaps<gpipe::schedule::OneForwardOneBackward>("OneForwardOneBackward", settings, world,
+                                                     summary);
+    overlaps<gpipe::schedule::ZeroBubbleH1>("ZeroBubbleH1", settings, world, summary);
+    overlaps<gpipe::schedule::ZeroBubbleH2>("ZeroBubbleH2", settings, world, summary);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -267,6 +345,7 @@ int main(int argc, char** argv) {
         Summary summary("transport", settings.json);
         messages(settings, world, summary);
         steps(settings, world, summary);
+        overlaps(settings, world, summary);
         if (world.speaks()) summary.print();
     } catch (support::UsageError const& error) {
         return options.refuse(error.what());
