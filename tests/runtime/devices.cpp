@@ -28,9 +28,10 @@ using toy::Deferred;
 // All devices that need no GPU.
 TEST_CASE_TEMPLATE("F4 G2 a device keeps what queue, memory and executor promise", Device, Host,
                    Deferred, toy::Remote) {
-    for (std::size_t count : {1, 3}) {
+    for (auto const& [count, apart] : {std::pair{1, false}, {3, false}, {1, true}, {3, true}}) {
         typename Device::Options options{};
-        if constexpr (std::is_same_v<Device, Host>) options.threads = count;
+        if constexpr (std::is_same_v<Device, Host>) options = {std::size_t(count), apart};
+        if (apart && !std::is_same_v<Device, Host>) break;
         toy::check_device<Device>(count, options,
                                   [](Device& device, std::size_t stream, int* to, int value) {
                                       device.launch(stream, [=]() noexcept { *to = value; });
@@ -182,6 +183,39 @@ TEST_CASE("the host walks every lane once per run, on as many threads as asked f
             CHECK(all.size() <= host.walkers());
             if (host.walkers() == 1) CHECK(*all.begin() == std::this_thread::get_id());
         }
+}
+
+TEST_CASE(
+    "who has threads of his own walk returns at once from a run that overlaps with the next") {
+    for (std::size_t lanes : {1, 3}) {
+        Host host({lanes, true}, lanes);
+        std::vector<std::atomic<int>> walked(lanes);
+        std::atomic<bool> may = false, is_caller = false;
+        toy::SomeWalk::Log logs[Host::depth + 1]; // of each run
+        for (toy::SomeWalk::Log& log : logs)
+            log.walk = [&, caller = std::this_thread::get_id()](std::size_t lane) {
+                if (std::this_thread::get_id() == caller) is_caller = true;
+                while (!may) std::this_thread::yield();
+                ++walked[lane];
+            };
+        gpipe::Ticket ticket;
+        ticket.lanes = lanes;
+        ticket.work = &host;
+        ticket.overlaps = true;
+        for (ticket.slot = 0; ticket.slot < Host::depth; ++ticket.slot)
+            CHECK_FALSE(host.submit(ticket, toy::SomeWalk{&logs[ticket.slot]}));
+        for (auto const& times : walked) CHECK(times == 0);
+        may = true;
+        for (std::size_t slot = 0; slot < Host::depth; ++slot) {
+            host.finish(slot);
+            for (auto const& times : walked) CHECK(times >= int(slot) + 1);
+        }
+        ticket.slot = 0;
+        ticket.overlaps = false; // and this is done when it returns
+        CHECK(host.submit(ticket, toy::SomeWalk{&logs[Host::depth]}));
+        for (auto const& times : walked) CHECK(times == 3);
+        CHECK_FALSE(is_caller);
+    }
 }
 
 TEST_CASE("a thread that does not come on holds up no lane but the one it is in") {
