@@ -247,7 +247,8 @@ namespace detail {
 // What check() says of a call; where it throws, processes that do the same hear of it.
 template <class Device, class F> auto or_refuse(Machine<Device>& machine, F check) {
     if constexpr (joins_processes<Device> && !calls_enqueue<Device>) {
-        machine.engine().runs().refuse_if_torn(); // as all do by themselves
+        OneCaller::Call const call(machine.engine().caller()); // of one in a step nobody is told
+        machine.engine().runs().refuse_if_torn();              // as all do by themselves
         try {
             return check();
         } catch (...) {
