@@ -53,7 +53,8 @@ toy::Crew<T> crew(Sizes const& devices, bool meets, std::size_t threads,
             }};
 }
 
-// What each rank is told of each step of some mini-batches, of which so many are under way at once.
+// What each rank is told of each step of some mini-batches, the one of 7 samples in two parts, of
+// which so many are under way at once.
 template <class T>
 std::vector<std::vector<double>> train(toy::Crew<T>& crew, Sizes const& sizes, std::size_t most) {
     std::vector<std::vector<double>> losses(crew.ranks());
@@ -61,6 +62,7 @@ std::vector<std::vector<double>> train(toy::Crew<T>& crew, Sizes const& sizes, s
         std::vector<typename T::Pending> pending;
         for (std::size_t const size : sizes) {
             toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+            if (size == 7) crew[r].accumulate(data.inputs, data.targets);
             pending.push_back(crew[r].start(data.inputs, data.targets));
             if (pending.size() < most) continue;
             losses[r].push_back(pending.front().result().loss);
@@ -90,6 +92,8 @@ template <class Net, class Make> void train_alike(std::size_t points, Make make)
     std::vector<double> losses[2];
     for (std::size_t const size : sizes) {
         toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+        for (auto* plain : {&ascending, &descending})
+            if (size == 7) plain->accumulate(data.inputs, data.targets);
         losses[0].push_back(ascending.step(data.inputs, data.targets));
         losses[1].push_back(descending.step(data.inputs, data.targets));
     }
@@ -104,6 +108,7 @@ template <class Net, class Make> void train_alike(std::size_t points, Make make)
                         auto o = options<Train>(schedule, k, 8);
                         o.checkpointing = checkpointing.policy;
                         o.finite_gradients = point % 5 == 0;
+                        o.debug = point % 3 == 0;
                         std::string ranks;
                         for (std::size_t const d : devices) ranks += std::to_string(d) + " ";
                         INFO(schedule.name(), " of ", schedule.cells_per_device(),
