@@ -50,6 +50,7 @@ template <class Tensor, class Given, bool fits> struct CheckRange {
 
 } // namespace detail
 
+/// See Batch.
 template <class Group, bool writable> class BatchOf;
 
 /// A mini-batch in the caller's memory: for each tensor of a group a contiguous range of N samples.
