@@ -271,7 +271,7 @@ class Training : public ConstantPlan<Net, Policies...>,
         return pending;
     }
     std::size_t checked_step(Batch<Input> const& inputs, Batch<Target> const& targets) {
-        return detail::or_refuse(machine_, [&] {
+        return detail::or_refuse<true>(machine_, [&] {
             std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
             check_room(samples, machine_.all_samples());
             if (joins_processes<Device> && !machine_.engine().runs().all_ended())

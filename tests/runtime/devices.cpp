@@ -186,12 +186,13 @@ TEST_CASE("the host walks every lane once per run, on as many threads as asked f
 }
 
 TEST_CASE(
-    "who has threads of his own walk returns at once from a run that overlaps with the next") {
+    "who walks nothing himself returns at once from a run that overlaps with the next, unless it "
+    "reads his arrays: then when it has") {
     for (std::size_t lanes : {1, 3}) {
         Host host({lanes, true}, lanes);
         std::vector<std::atomic<int>> walked(lanes);
         std::atomic<bool> may = false, is_caller = false;
-        toy::SomeWalk::Log logs[Host::depth + 1]; // of each run
+        toy::SomeWalk::Log logs[Host::depth + 2]; // of each run
         for (toy::SomeWalk::Log& log : logs)
             log.walk = [&, caller = std::this_thread::get_id()](std::size_t lane) {
                 if (std::this_thread::get_id() == caller) is_caller = true;
@@ -202,6 +203,7 @@ TEST_CASE(
         ticket.lanes = lanes;
         ticket.work = &host;
         ticket.overlaps = true;
+        ticket.reader = gpipe::Ticket::nobody;
         for (ticket.slot = 0; ticket.slot < Host::depth; ++ticket.slot)
             CHECK_FALSE(host.submit(ticket, toy::SomeWalk{&logs[ticket.slot]}));
         for (auto const& times : walked) CHECK(times == 0);
@@ -214,6 +216,11 @@ TEST_CASE(
         ticket.overlaps = false; // and this is done when it returns
         CHECK(host.submit(ticket, toy::SomeWalk{&logs[Host::depth]}));
         for (auto const& times : walked) CHECK(times == 3);
+        ticket.overlaps = true;
+        ticket.reader = lanes - 1;
+        CHECK_FALSE(host.submit(ticket, toy::SomeWalk{&logs[Host::depth + 1]}));
+        CHECK(walked[lanes - 1] == 4);
+        host.finish(0);
         CHECK_FALSE(is_caller);
     }
 }

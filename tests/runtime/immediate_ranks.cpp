@@ -361,3 +361,25 @@ TEST_CASE("who refuses a step while another is under way is lost to the others, 
     CHECK(has(words[0], "the mini-batch is empty"));
     CHECK(has(words[1], "rank 0 has refused what it was told while steps were under way"));
 }
+
+TEST_CASE("who refuses another call then tells the others, behind the step, and all go on") {
+    toy::Data<Real> const data(8), none(0);
+    toy::Watch watch, calm;
+    toy::Plain<Real> plain(toy::make_net<Real>(calm), {}, Adam{1e-2f}, 7, 4, Backward::ascending);
+    auto all = watched(watch, {1, 1}, true);
+    std::vector<std::string> words(2);
+    std::vector<double> losses(2);
+    all.each([&](std::size_t r) {
+        auto one = all[r].start(data.inputs, data.targets);
+        auto const& given = r == 0 ? none : data;
+        words[r] = thrown_by([&] { (void)all[r].evaluate(given.inputs, given.targets); });
+        losses[r] = one.result().loss;
+    });
+    all.rethrow();
+    INFO(words[0], "; ", words[1]);
+    CHECK(has(words[0], "the mini-batch is empty"));
+    CHECK(has(words[1], "gpipe: rank 0 is told to do what it refuses"));
+    CHECK(losses == std::vector<double>(2, plain.step(data.inputs, data.targets)));
+    CHECK(all.step(data.inputs, data.targets).loss == plain.step(data.inputs, data.targets));
+    CHECK(toy::difference(all, plain) == "");
+}

@@ -121,7 +121,9 @@ consteval bool check_policies_by() {
     constexpr auto verdict = PolicyChecks<Policies, Kinds...>::find();
     if constexpr (verdict.unknown < Policies::size) {
         using Policy = typename Policies::template at<verdict.unknown>;
-        if constexpr (constexpr bool defined = requires { sizeof(Policy); }; defined)
+        if constexpr (constexpr bool defined =
+                          !std::is_class_v<Policy> || requires { sizeof(Policy); };
+                      defined)
             return Unknown<verdict.unknown, Policy, false>::ok();
         else
             return CheckIncluded<Policy, defined>::ok();

@@ -28,7 +28,8 @@ struct Ticket {
     MiniBatchPart part{};       ///< in numbers of the whole mini-batch
     bool repeats = false;       ///< whether it may be kept, and then run without being walked
     bool overlaps = false;      ///< whether another run of this work may begin before it has ended
-    std::size_t reader = 0;     ///< the lane that reads the caller's arrays
+    std::size_t reader = 0;     ///< the lane that reads the caller's arrays, or nobody
+    static constexpr std::size_t nobody = static_cast<std::size_t>(-1); ///< for there are copies
 };
 
 /// How far a lane has been walked.

@@ -78,8 +78,8 @@ class Host : public SharedMemory {
         /// 0: at most as many as cores, fewer where handing over costs more than it saves.
         /// Otherwise exactly this many, but never more than devices.
         std::size_t threads = 0;
-        /// Whether the caller of submit() walks nothing itself: then that returns at once of runs
-        /// that overlap, and it takes a thread more.
+        /// Whether the caller walks nothing itself, for which there is a thread more: then it
+        /// waits, of runs that overlap, for no more than its arrays, if they are read.
         bool apart = false;
     };
 
@@ -168,8 +168,10 @@ class Host : public SharedMemory {
         bell_.ring();
         runs_[ticket.slot] = run;
         if (!overlapping_) return finish(ticket.slot), true;
-        if (apart_) return false;
-        work(0, false, [&] { return lanes_[ticket.reader].runs() >= run; });
+        if (ticket.reader == Ticket::nobody) return false;
+        auto const read = [&] { return lanes_[ticket.reader].runs() >= run; };
+        if (apart_) return bell_.wait(read), false;
+        work(0, false, read);
         bell_.ring(); // for who has found a lane taken by this thread
         return false;
     }

@@ -43,7 +43,8 @@ template <class Tensor, class Given, bool fits> struct CheckRange {
         static_assert(fits, "gpipe: what is given for a tensor of a batch is no range of its "
                             "elements (both in CheckRange<Tensor, Given>): of a "
                             "gpipe::Tensor<float, ...> a std::vector<float>, a std::span<float "
-                            "const>, an array; of a pointer nobody knows how long it is");
+                            "const>, an array, none of them const if it is written; of a pointer "
+                            "nobody knows how long it is");
         return fits;
     }
 };
@@ -89,16 +90,17 @@ template <class... Ts, bool writable> class BatchOf<Tensors<Ts...>, writable> {
     /// @cond
     // For its sentence alone.
     template <class... Others>
-        requires(sizeof...(Others) > 0 && !(std::is_same_v<BatchOf, Others> || ...) &&
-                 !takes<Others const&...>)
-    BatchOf(Others const&...) : data_{}, elements_{} {
+        requires(sizeof...(Others) > 0 &&
+                 !(std::is_base_of_v<BatchOf, std::remove_cvref_t<Others>> || ...) &&
+                 !takes<Others...>)
+    BatchOf(Others&&...) : data_{}, elements_{} {
         static_assert(
             sizeof...(Others) == sizeof...(Ts),
             "gpipe: a batch is made of one range for each of its tensors, in braces where "
             "there are several: there are more tensors than ranges here, or fewer");
         if constexpr (sizeof...(Others) == sizeof...(Ts))
-            (void)(detail::CheckRange<Ts, Others,
-                                      detail::fits_range<Others const, Element<Ts>>()>::ok() &&
+            (void)(detail::CheckRange<Ts, std::remove_reference_t<Others>,
+                                      detail::fits_range<Others, Element<Ts>>()>::ok() &&
                    ...);
     }
     /// @endcond

@@ -213,7 +213,7 @@ template <DeviceRuntime Device> class Engine {
             {arguments.samples, arguments.before, arguments.last, run.batch->optionals().absent},
             keeps(arguments) && !run.observed(),
             table.repeats && arguments.training() == arguments.trains(),
-            table.stream_of_device[run.batch->reader()]};
+            run.batch->keeps_all() ? Ticket::nobody : table.stream_of_device[run.batch->reader()]};
         try {
             return run.done = device_.submit(ticket, runs_.walk(run, table));
         } catch (...) {

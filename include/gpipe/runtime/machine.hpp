@@ -244,8 +244,10 @@ GPIPE_INSTANTIATE(class Machine<device::Host>);
 
 namespace detail {
 
-// What check() says of a call; where it throws, processes that do the same hear of it.
-template <class Device, class F> auto or_refuse(Machine<Device>& machine, F check) {
+// What check() says of a call; where it throws, processes that do the same hear of it. `starts`:
+// whether that is a step, for which they may not wait until others are done.
+template <bool starts = false, class Device, class F>
+auto or_refuse(Machine<Device>& machine, F check) {
     if constexpr (joins_processes<Device> && !calls_enqueue<Device>) {
         OneCaller::Call const call(machine.engine().caller()); // of one in a step nobody is told
         machine.engine().runs().refuse_if_torn();              // as all do by themselves
@@ -253,10 +255,13 @@ template <class Device, class F> auto or_refuse(Machine<Device>& machine, F chec
             return check();
         } catch (...) {
             auto& transport = machine.device().transport();
-            if (machine.engine().runs().all_ended())
-                refuse_call(transport, machine.engine().tables());
-            else if constexpr (requires { transport.give_up(""); }) // nobody asks what it does
-                transport.give_up("has refused what it was told while steps were under way");
+            if constexpr (requires { transport.give_up(""); })
+                if (starts && !machine.engine().runs().all_ended()) {
+                    transport.give_up("has refused what it was told while steps were under way");
+                    throw;
+                }
+            machine.engine().finish(); // as all do first; throws what they throw
+            refuse_call(transport, machine.engine().tables());
             throw;
         }
     } else {

@@ -136,6 +136,8 @@ class MiniBatch {
     bool stages_outputs() const { return stages_outputs_; }
     /// Bytes of room for a mini-batch outside the device.
     std::size_t staged_bytes() const { return staged_bytes_; }
+    /// Whether take() copies all that is read here: the caller's arrays are not.
+    bool keeps_all() const { return keeps_all_; }
     /// The device that reads the inputs.
     std::size_t reader() const { return groups_[0].device; }
     /// The device of each copy that there can be before a run.
@@ -199,6 +201,7 @@ class MiniBatch {
         return reads;
     }
     void make_room(Model const& model, Ranks const& ranks, Keeps keeps) {
+        keeps_all_ = keeps == Keeps::all;
         keeps_sides_ = keeps != Keeps::nothing && model.sides.size() > 0;
         keeps_inputs_ = keeps == Keeps::all && ranks.own(groups_[0].device);
         keeps_targets_ = keeps == Keeps::all && ranks.own(groups_[groups_.size() - 1].device);
@@ -265,6 +268,7 @@ class MiniBatch {
     Array<void const*> tags_;  // by tensor: inputs, side inputs, targets; none if all are there
     std::uint64_t absent_ = 0; // a bit for each
     std::size_t staged_bytes_ = 0;
+    bool keeps_all_ = false;
     bool keeps_inputs_ = false, keeps_sides_ = false, keeps_targets_ = false;
     Array<std::byte> kept_;             // room for copies of what is not staged
     Array<TensorPointer> kept_tensors_; // there

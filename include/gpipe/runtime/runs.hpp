@@ -269,7 +269,7 @@ template <DeviceRuntime Device> class Runs {
             std::size_t const slot = run.arguments.slot;
             detail::agree(device_.transport(), tables_, run, {mail_.totals(slot), tables_.sums + 1},
                           others_);
-            device_.rest();
+            if (all_ended()) device_.rest();
         } catch (...) {
             interrupt(run);
             if (run.failure.get()) std::rethrow_exception(run.failure.get()->error);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -73,9 +74,9 @@ class WatchedRanks {
             if (watch_->lost()) return false;
             std::this_thread::yield(); // to a rank on the same core
         }
-        watch_->wait_for(peer);
+        begin_wait(peer);
         bool const is_ready = wait_asleep(peer, since, ready, sleep);
-        watch_->wait_for(Watch::nobody);
+        end_wait(peer);
         return is_ready;
     }
     /// Until ready(count) of what another process counts in memory of both, who wakes this one.
@@ -88,6 +89,21 @@ class WatchedRanks {
     std::unique_ptr<Watch> watch_; ///< from begin() on
 
   private:
+    // Where several threads wait at once, others are told for whom the last does that still waits.
+    void begin_wait(int peer) noexcept {
+        std::lock_guard const lock(waiting_);
+        if (waits_ == most_waits) return;
+        waits_for_[waits_++] = peer;
+        watch_->wait_for(peer);
+    }
+    void end_wait(int peer) noexcept {
+        std::lock_guard const lock(waiting_);
+        std::size_t n = waits_;
+        while (n > 0 && waits_for_[n - 1] != peer) --n;
+        if (n == 0) return;
+        for (; n < waits_; ++n) waits_for_[n - 1] = waits_for_[n];
+        watch_->wait_for(--waits_ > 0 ? waits_for_[waits_ - 1] : Watch::nobody);
+    }
     template <class Ready, class Sleep>
     bool wait_asleep(int peer, double since, Ready ready, Sleep sleep) noexcept {
         double patience = deadline_;
@@ -108,6 +124,10 @@ class WatchedRanks {
 
     double deadline_;
     std::size_t self_ = 0, count_ = 1;
+    static constexpr std::size_t most_waits = 16;
+    std::mutex waiting_;
+    int waits_for_[most_waits] = {};
+    std::size_t waits_ = 0;
 };
 
 } // namespace gpipe
