@@ -227,10 +227,10 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
 /// Saves parameters, optimizer state, step number and seed in the file `path`, in the format
 /// safetensors; see load(). The file is replaced as a whole: whatever fails, and whenever the
 /// process dies, what is there is the old state or the new. Of a symbolic link that is what it
-/// stands for; permissions stay as they were. Between steps; waits for those under
-/// way, and for what start_save() began. Throws what was wrong with that, unless all have
-/// heard of it (then nothing is saved: call it again), std::invalid_argument for metadata with the
-/// library's keys, and StateError with the path and the system's words if a call fails.
+/// stands for; permissions stay as they were. Between steps; waits for those under way, and for
+/// what start_save() began. Throws what was wrong with that (nothing is saved then: call it again),
+/// unless wait() has thrown it, on all ranks; std::invalid_argument for metadata with the library's
+/// keys, and StateError with the path and the system's words if a call fails.
 ///
 /// With several ranks, or sharded replicas, all call it, with the same path in a folder that all
 /// see: each writes what it alone has into a file beside it, PATH.STEP-SAVE-RANK-of-RANKS, and then
