@@ -1,6 +1,7 @@
 // Ranks that watch each other, as threads.
 #include <gpipe/core/clock.hpp>
 #include <gpipe/transport/watch.hpp>
+#include <gpipe/transport/watched_ranks.hpp>
 
 #include <doctest/doctest.h>
 
@@ -399,4 +400,51 @@ TEST_CASE("who does not come in time is named, and too many are refused") {
                          std::runtime_error);
     CHECK_THROWS_WITH_AS(Watch(0, 2, 1.0, "192.0.2.1", own), // of nobody (RFC 5737)
                          doctest::Contains("nobody can listen at 192.0.2.1 ("), std::runtime_error);
+}
+
+namespace {
+
+// As a transport has it.
+struct Waiters : gpipe::WatchedRanks {
+    Waiters(Table& table, std::size_t rank, std::size_t ranks) : WatchedRanks(60) {
+        begin(rank, ranks, "",
+              [&table, rank](Card const& own) { return table.exchange(rank, own); });
+    }
+    using WatchedRanks::wait;
+    Watch& watch() { return *watch_; }
+};
+
+} // namespace
+
+TEST_CASE("of several threads of a rank that wait at once it is known for whom one still does") {
+    Table table(3);
+    std::unique_ptr<Waiters> ranks[3];
+    auto const thrown =
+        each(3, [&](std::size_t rank) { ranks[rank] = std::make_unique<Waiters>(table, rank, 3); });
+    REQUIRE(thrown == std::vector<std::string>(3));
+    Waiters& own = *ranks[0];
+    own.note(2, Kind::forward, 0, 1);
+    std::atomic<bool> first = false, second = false, third = false;
+    auto const waiter = [&](int peer, std::atomic<bool>& ready) {
+        return std::thread([&own, peer, &ready] { own.wait(peer, [&] { return ready.load(); }); });
+    };
+    auto const pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+    std::thread lane = waiter(1, first);
+    pause();
+    std::thread host = waiter(2, second);
+    pause();
+    std::thread other = waiter(2, third);
+    pause();
+    second = third = true; // they end in any order
+    host.join();
+    other.join();
+    pause();
+    ranks[2]->watch().lose(1, "is slow");
+    std::string const words = words_of(own.watch());
+    INFO(words);
+    CHECK(contains(words, "gpipe: rank 1 is slow"));
+    CHECK(contains(words, "rank 0 was at the forward of micro-batch 1, cell 0, in step 3"));
+    CHECK(contains(words, "and waited for rank 1"));
+    first = true;
+    lane.join();
 }
