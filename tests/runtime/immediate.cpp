@@ -1,5 +1,6 @@
 // update::Immediate: the same training, and steps that overlap.
 #include "support/expected.hpp"
+#include "support/overlap_layers.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -22,6 +23,7 @@ using gpipe::device::Host;
 using toy::Backward;
 using toy::Deferred;
 using toy::Remote;
+using toy::Spoils;
 using Real = float;
 constexpr std::size_t L = toy::layers<Real>;
 
@@ -75,46 +77,19 @@ TEST_CASE_TEMPLATE("with immediate updates every schedule trains as the plain lo
         });
 }
 
-namespace {
-
-// Two layers that meet: the second ends its part of the first step only when the first has begun
-// the next.
-struct Meeting {
-    std::atomic<int> forwards{0};
-    std::atomic<bool> met{false};
-};
-struct First : toy::Linear<Real, 2, 2> {
-    Meeting* meeting = nullptr;
-    void forward(auto& ctx, auto x, auto y) const {
-        ++meeting->forwards;
-        toy::Linear<Real, 2, 2>::forward(ctx, x, y);
-    }
-};
-struct Second : toy::Linear<Real, 2, 2> {
-    Meeting* meeting = nullptr;
-    void weight_gradient(auto& ctx, auto x, auto dy) const {
-        toy::Linear<Real, 2, 2>::weight_gradient(ctx, x, dy);
-        if (ctx.step() > 0 || ctx.first_sample() + ctx.samples() < 4) return;
-        auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
-        while (meeting->forwards < 5 && std::chrono::steady_clock::now() < deadline)
-            std::this_thread::yield();
-        meeting->met = meeting->forwards >= 5;
-    }
-};
-
-} // namespace
-
 TEST_CASE("the first device begins the next step while the last is not done with this one") {
-    using T = Immediately<gpipe::Pipeline<First, Second>, toy::MeanSquare<Real, 2>, Host>;
-    Meeting meeting;
-    First first;
+    using T = Immediately<gpipe::Pipeline<toy::FirstToMeet, toy::SecondToMeet>,
+                          toy::MeanSquare<Real, 2>, Host>;
+    toy::Meeting meeting{.samples = 4};
+    toy::FirstToMeet first;
     first.meeting = &meeting;
-    Second second;
+    toy::SecondToMeet second;
     second.meeting = &meeting;
     auto o = options<T>(gpipe::schedule::ZeroBubbleH2{}, 2, 4, 4);
     o.checkpointing = gpipe::checkpoint::Never{};
     o.device.threads = 2;
-    T train(gpipe::Pipeline<First, Second>(first, second), {}, Adam{1e-2f}, o);
+    T train(gpipe::Pipeline<toy::FirstToMeet, toy::SecondToMeet>(first, second), {}, Adam{1e-2f},
+            o);
     std::vector<Real> const data(8, 0.5f);
     auto one = train.start(data, data);
     auto two = train.start(data, data); // its forwards let the first step end
@@ -176,21 +151,6 @@ struct Slow : toy::Tanh<Real, 5> {
     void forward(auto& ctx, auto x, auto y) const {
         if (ctx.step() == 2 && is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(10));
         toy::Tanh<Real, 5>::forward(ctx, x, y);
-    }
-};
-/// Of large targets the value is infinite, or, of larger ones, the gradient alone; of negative ones
-/// there is no weight.
-struct Spoils {
-    using Target = gpipe::Tensor<Real, 3>;
-    gpipe::LossValue<> operator()(auto&, auto y, auto target, auto dy) const {
-        double sum = 0;
-        for (std::size_t i = 0; i < y.size(); ++i) {
-            Real const aims = target.data()[i], off = y.data()[i] - aims;
-            sum += aims > 1000 ? 1 : aims > 100 ? HUGE_VAL : double{off * off};
-            if constexpr (!gpipe::is_none<decltype(dy)>)
-                dy.data()[i] = aims > 1000 ? HUGE_VALF : 2 * off;
-        }
-        return {sum, target.data()[0] < -100 ? 0 : static_cast<double>(y.samples())};
     }
 };
 

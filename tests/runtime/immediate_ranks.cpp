@@ -1,5 +1,6 @@
 // update::Immediate over ranks: each updates behind its own part of a step, and begins the next.
 #include "support/expected.hpp"
+#include "support/overlap_layers.hpp"
 #include "support/ranks.hpp"
 #include "support/skip_layers.hpp"
 
@@ -139,41 +140,13 @@ TEST_CASE("P1 so they do with skips and ties across ranks") {
     train_alike<toy::SkipNet<Real>>(269, [] { return toy::SkipNet<Real>{}; });
 }
 
-namespace {
-
-// The second layer ends its part of the first step only when the first has begun the next.
-struct Meeting {
-    std::atomic<int> forwards{0};
-    std::atomic<bool> met{false};
-};
-struct First : toy::Linear<Real, 2, 2> {
-    Meeting* meeting = nullptr;
-    void forward(auto& ctx, auto x, auto y) const {
-        ++meeting->forwards;
-        toy::Linear<Real, 2, 2>::forward(ctx, x, y);
-    }
-};
-struct Second : toy::Linear<Real, 2, 2> {
-    Meeting* meeting = nullptr;
-    void weight_gradient(auto& ctx, auto x, auto dy) const {
-        toy::Linear<Real, 2, 2>::weight_gradient(ctx, x, dy);
-        if (ctx.step() > 0 || ctx.first_sample() + ctx.samples() < 13) return;
-        auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
-        while (meeting->forwards < 5 && std::chrono::steady_clock::now() < deadline)
-            std::this_thread::yield();
-        meeting->met = meeting->forwards >= 5;
-    }
-};
-
-} // namespace
-
 TEST_CASE("the first rank begins the next step while the last is not done with this one") {
-    using Net = gpipe::Pipeline<First, Second>;
+    using Net = gpipe::Pipeline<toy::FirstToMeet, toy::SecondToMeet>;
     using T = Immediately<Net, toy::MeanSquare<Real, 2>>;
-    Meeting meeting;
-    First first;
+    toy::Meeting meeting{.samples = 13};
+    toy::FirstToMeet first;
     first.meeting = &meeting;
-    Second second;
+    toy::SecondToMeet second;
     second.meeting = &meeting;
     auto o = options<T>(gpipe::schedule::ZeroBubbleH2{}, 2, 4);
     o.checkpointing = gpipe::checkpoint::Never{};
@@ -287,38 +260,19 @@ TEST_CASE("after a step that failed when some ranks had updated, that of all ran
     }
 }
 
-namespace {
-
-// Of large targets the value is infinite, of larger ones the gradient alone.
-struct Spoils {
-    using Target = gpipe::Tensor<Real, 3>;
-    gpipe::LossValue<> operator()(auto&, auto y, auto target, auto dy) const {
-        double sum = 0;
-        for (std::size_t i = 0; i < y.size(); ++i) {
-            Real const aims = target.data()[i], off = y.data()[i] - aims;
-            sum += aims > 1000 ? 1 : aims > 100 ? HUGE_VAL : double{off * off};
-            if constexpr (!gpipe::is_none<decltype(dy)>)
-                dy.data()[i] = aims > 1000 ? HUGE_VALF : 2 * off;
-        }
-        return {sum, static_cast<double>(y.samples())};
-    }
-};
-
-} // namespace
-
 TEST_CASE("P6 a loss, or gradients of all ranks, that are not finite change nothing; nor does the "
           "step behind that") {
-    using T = Immediately<Net, Spoils>;
+    using T = Immediately<Net, toy::Spoils>;
     toy::Data<Real> const data(13);
     for (Real const spoilt : {Real{500}, Real{5000}}) {
         toy::Watch watch, calm;
         auto o = options<T>(gpipe::schedule::OneForwardOneBackward{}, 3, 4);
         o.finite_gradients = true;
         auto all = crew<T>({1, 2}, true, 2, o, [&](auto const& own) {
-            return std::make_unique<T>(toy::make_net<Real>(watch), Spoils{}, Adam{1e-2f}, own);
+            return std::make_unique<T>(toy::make_net<Real>(watch), toy::Spoils{}, Adam{1e-2f}, own);
         });
-        toy::Reference<Net, Spoils, Adam> plain(toy::make_net<Real>(calm), {}, Adam{1e-2f}, 7, 4,
-                                                Backward::ascending);
+        toy::Reference<Net, toy::Spoils, Adam> plain(toy::make_net<Real>(calm), {}, Adam{1e-2f}, 7,
+                                                     4, Backward::ascending);
         toy::Data<Real> broken(13);
         for (Real& target : broken.targets) target = spoilt;
         CHECK(all.step(data.inputs, data.targets).loss == plain.step(data.inputs, data.targets));
