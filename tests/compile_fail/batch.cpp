@@ -36,5 +36,10 @@ void step(Train& train) {
     gpipe::Batch<Train::Target> other_targets = given.targets;
     gpipe::Batch<Train::Target> const again = other_targets;
     train.step(batch, again);
+    struct Mine : gpipe::Batch<Train::Target> {
+        using Base = gpipe::Batch<Train::Target>;
+        using Base::Base;
+    } const mine(given.targets);
+    train.step(batch, mine);
 #endif
 }
