@@ -337,3 +337,46 @@ TEST_CASE("who refuses another call then tells the others, behind the step, and 
     CHECK(all.step(data.inputs, data.targets).loss == plain.step(data.inputs, data.targets));
     CHECK(toy::difference(all, plain) == "");
 }
+
+namespace {
+
+std::atomic<bool> is_late = false;
+// Throws in the last of all calls of a step, when its loss is known to all.
+struct Late : toy::Linear<Real, 3, 3> {
+    void weight_gradient(auto& ctx, auto x, auto dy) const {
+        if (ctx.first_sample() + ctx.samples() == 8 && is_late.exchange(false)) throw toy::Thrown{};
+        toy::Linear<Real, 3, 3>::weight_gradient(ctx, x, dy);
+    }
+};
+
+} // namespace
+
+TEST_CASE(
+    "P6 a step behind one that failed when its loss was committed, and nobody had anything to "
+    "update, is committed nowhere") {
+    using Alone = gpipe::Pipeline<Late, toy::Tanh<Real, 3>>;
+    using T = Immediately<Alone, toy::MeanSquare<Real, 3>>;
+    auto o = options<T>(gpipe::schedule::ZeroBubbleH1{}, 2, 4);
+    auto all = crew<T>({1, 1}, false, 1, o, [](auto const& own) {
+        return std::make_unique<T>(Alone{}, toy::MeanSquare<Real, 3>{}, Adam{1e-2f}, own);
+    });
+    toy::Reference<Alone, toy::MeanSquare<Real, 3>, Adam> plain({}, {}, Adam{1e-2f}, 7, 4,
+                                                                Backward::ascending);
+    std::vector<Real> const data(24, 0.5f);
+    CHECK(all.step(data, data).loss == plain.step(data, data));
+    is_late = true;
+    std::vector<std::string> words(4);
+    all.each([&](std::size_t r) {
+        auto bad = all[r].start(data, data);
+        auto good = all[r].start(data, data);
+        std::this_thread::sleep_for(std::chrono::milliseconds(100)); // both are walked by then
+        words[2 * r] = thrown_by([&] { bad.result(); });
+        words[2 * r + 1] = thrown_by([&] { good.result(); });
+    });
+    all.rethrow();
+    CHECK(words[0] == "Thrown");
+    CHECK(has(words[2], "gpipe: on rank 0, layer 0"));
+    for (std::size_t r : {0, 1}) CHECK(has(words[2 * r + 1], "the step before this one failed"));
+    CHECK(all.step(data, data).loss == plain.step(data, data));
+    CHECK(toy::difference(all, plain) == "");
+}
