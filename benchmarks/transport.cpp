@@ -10,6 +10,7 @@
 #include "support/summary.hpp"
 
 #include <gpipe/gpipe.hpp>
+#include <gpipe/replicas.hpp>
 #include <gpipe/transport/mpi.hpp>
 
 #include <algorithm>
@@ -265,15 +266,16 @@ struct Elsewhere {
     void weight_gradient(auto&, auto, auto) const { wait(); }
     static void wait() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 };
-template <class Schedule, class Update>
-using Far = gpipe::Training<gpipe::Pipeline<gpipe::Repeat<8, Elsewhere>>, gpipe::Cells<4>,
-                            gpipe::MicroBatches<8>, gpipe::Loss<Half>, Schedule, Update,
-                            gpipe::checkpoint::Never, gpipe::transport::Mpi>;
+template <class Schedule, class Update, std::size_t replicas>
+using Far =
+    gpipe::Training<gpipe::Pipeline<gpipe::Repeat<8, Elsewhere>>, gpipe::Cells<4>,
+                    gpipe::MicroBatches<8>, gpipe::Loss<Half>, Schedule, Update,
+                    gpipe::checkpoint::Never, gpipe::Replicas<replicas>, gpipe::transport::Mpi>;
 
 // Seconds of a step, of which so many are under way when the next is started.
 template <class Train> double seconds_of_steps(World& world, Train& train, std::size_t ahead) {
     constexpr std::size_t count = 6;
-    std::vector<float> const data(8, 1);
+    std::vector<float> const data(16, 1);
     world.meet();
     double const begin = seconds();
     std::vector<typename Train::Pending> under_way;
@@ -286,15 +288,16 @@ template <class Train> double seconds_of_steps(World& world, Train& train, std::
     for (auto& step : under_way) step.result();
     return (seconds() - begin) / count;
 }
-template <class Schedule>
+template <class Schedule, std::size_t replicas>
 void overlaps(char const* name, Settings const& settings, World& world, Summary& summary) {
     auto const options = [](MpiRanks& ranks) {
-        return typename Far<Schedule, gpipe::update::AfterCommit>::Options{
-            .samples = 8, .device = {{2}, &ranks, 2}};
+        constexpr std::size_t devices = 4 * replicas / 2;
+        return typename Far<Schedule, gpipe::update::AfterCommit, replicas>::Options{
+            .samples = 16 / replicas, .device = {{devices}, &ranks, devices}};
     };
     MpiRanks ranks, others;
-    Far<Schedule, gpipe::update::AfterCommit> after{{}, {}, {}, options(ranks)};
-    Far<Schedule, gpipe::update::Immediate> immediate{{}, {}, {}, options(others)};
+    Far<Schedule, gpipe::update::AfterCommit, replicas> after{{}, {}, {}, options(ranks)};
+    Far<Schedule, gpipe::update::Immediate, replicas> immediate{{}, {}, {}, options(others)};
     std::vector<double> taken[2];
     for (std::uint64_t round = 0; round <= std::min<std::uint64_t>(settings.rounds, 5); ++round) {
         double const all[] = {seconds_of_steps(world, after, 0),
@@ -307,21 +310,24 @@ void overlaps(char const* name, Settings const& settings, World& world, Summary&
     if (settings.json)
         Record("transport")
             .add("schedule", name)
+            .add("replicas", replicas)
             .compare("s per step", taken[1], "after commit", taken[0])
             .print();
     else
-        std::printf("%24s %13.2f %12.2f %10.3f\n", name, 1e3 * median(taken[0]),
+        std::printf("%24s %8zu %13.2f %12.2f %10.3f\n", name, replicas, 1e3 * median(taken[0]),
                     1e3 * median(taken[1]), ratio);
     std::fflush(stdout);
 }
 void overlaps(Settings const& settings, World& world, Summary& summary) {
     if (!settings.json && world.speaks())
-        std::printf("\nsteps of layers that take 2 ms elsewhere, K = 4, M = 8, two processes\n"
-                    "                schedule  after commit ms  immediate ms  / after commit\n");
-    overlaps<gpipe::schedule::OneForwardOneBackward>("OneForwardOneBackward", settings, world,
-                                                     summary);
-    overlaps<gpipe::schedule::ZeroBubbleH1>("ZeroBubbleH1", settings, world, summary);
-    overlaps<gpipe::schedule::ZeroBubbleH2>("ZeroBubbleH2", settings, world, summary);
+        std::printf(
+            "\nsteps of layers that take 2 ms elsewhere, K = 4, M = 8, two processes\n"
+            "                schedule replicas  after commit ms  immediate ms  / after commit\n");
+    using namespace gpipe::schedule;
+    overlaps<OneForwardOneBackward, 1>("OneForwardOneBackward", settings, world, summary);
+    overlaps<ZeroBubbleH1, 1>("ZeroBubbleH1", settings, world, summary);
+    overlaps<ZeroBubbleH2, 1>("ZeroBubbleH2", settings, world, summary);
+    overlaps<ZeroBubbleH2, 2>("ZeroBubbleH2", settings, world, summary);
 }
 
 } // namespace

@@ -274,7 +274,7 @@ class Training : public ConstantPlan<Net, Policies...>,
         return detail::or_refuse<true>(machine_, [&] {
             std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
             check_room(samples, machine_.all_samples());
-            if (joins_processes<Device> && !machine_.engine().runs().all_ended())
+            if (joins_ranks<Device> && !machine_.engine().runs().all_ended())
                 detail::check_rates<OptimizerFunctor>(&optimizer_); // else they do so together
             if constexpr (requires { optimizer_.chosen_name(); })
                 check_optimizer(optimizer_.chosen_name(), planned_optimizer_);

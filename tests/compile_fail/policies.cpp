@@ -25,12 +25,11 @@
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_PASS_BY_OBJECT: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_PASS_AT_RUN_TIME: gpipe: lower.programs. of the checkpointing policy is no constant: it must be
-// expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is not for GPUs of several ranks: their steps
+// expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is not for GPUs of several ranks or replicas
 // expect GPIPE_NO_REPLICA: gpipe: Replicas<R> needs at least one replica
 // expect GPIPE_NO_SHARD: gpipe: what each replica has a part of only .Shard. is shard::Nothing or
 // expect GPIPE_NO_SHARD: CheckReplicas<(2, Unknown|.*R=2, Shard=Unknown)
 // expect GPIPE_REPLICAS_APART: gpipe: replicas are for devices that share the host's memory
-// expect GPIPE_IMMEDIATE_REPLICAS: gpipe: update::Immediate is for one replica: several commit a step
 #include <gpipe/replicas.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/training.hpp>
@@ -140,9 +139,6 @@ struct OnStream {
     void operator()(auto&, auto, auto, auto) const {}
 };
 using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, gpipe::Loss<OnStream>, Quiet, Enqueues,
-                              gpipe::update::Immediate>;
-#elif defined(GPIPE_IMMEDIATE_REPLICAS)
-using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::Replicas<2>,
                               gpipe::update::Immediate>;
 #elif defined(GPIPE_NO_REPLICA)
 using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::Replicas<0>>;

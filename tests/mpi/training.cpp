@@ -251,14 +251,16 @@ struct NetData : toy::Data<Real> {
     auto const& batch() const { return inputs; }
 };
 
-// The part that this rank has of a replica. change(training): before each step.
-template <class Shard, class Data, class Make, class Change>
+// The part that this rank has of a replica. change(training): before each step, of which two are
+// under way where they overlap.
+template <class Shard, class Data, class Update = gpipe::update::AfterCommit, class Make,
+          class Change>
 void train_replicas(std::size_t replicas, Make make, Change change) {
     using Chain = decltype(make());
     using Train =
         gpipe::Training<Chain, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                         gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
-                        gpipe::Replicas<gpipe::dynamic, Shard>, gpipe::transport::Mpi>;
+                        gpipe::Replicas<gpipe::dynamic, Shard>, Update, gpipe::transport::Mpi>;
     std::size_t const own = world().ranks() / replicas;
     std::size_t point = 0;
     toy::each_of_catalogue(
@@ -272,7 +274,7 @@ void train_replicas(std::size_t replicas, Make make, Change change) {
             o.micro_batches = 4;
             o.replicas = replicas;
             o.schedule = schedule;
-            o.clip_norm = point % 2 ? 0.5 : 0;
+            o.clip_norm = point % 2 && !Update::immediate ? 0.5 : 0;
             o.device.transport = &ranks;
             o.device.devices = world().rank() % own == 0 ? k - own + 1 : 1;
             o.device.device.threads = 1 + point % 2;
@@ -292,18 +294,32 @@ void train_replicas(std::size_t replicas, Make make, Change change) {
             whole.schedule = schedule;
             whole.clip_norm = o.clip_norm;
             Local local(make(), Loss{}, Adam{1e-2f}, whole);
+            std::vector<typename Train::Pending> before;
+            std::vector<double> losses;
+            auto const end_one = [&] {
+                auto const found = before.front().result();
+                CHECK(found.loss == losses.front());
+                before.erase(before.begin());
+                losses.erase(losses.begin());
+            };
             for (std::size_t const size :
                  {7 * replicas, replicas + 1, std::size_t{1}, 7 * replicas}) {
                 Data const data(size, static_cast<std::uint32_t>(size));
                 change(train, size);
                 change(local, size);
-                auto const found = train.step(data.batch(), data.targets);
                 auto const expected = local.step(data.batch(), data.targets);
-                CHECK(found.loss == expected.loss);
-                CHECK(found.gradient_norm == expected.gradient_norm);
+                before.push_back(train.start(data.batch(), data.targets));
+                losses.push_back(expected.loss);
+                if (Update::immediate) {
+                    if (before.size() > 1) end_one();
+                    continue;
+                }
+                CHECK(before.front().result().gradient_norm == expected.gradient_norm);
+                end_one();
                 CHECK(train.evaluate(data.batch(), data.targets).loss ==
                       local.evaluate(data.batch(), data.targets).loss);
             }
+            while (!before.empty()) end_one();
             for (std::size_t layer = 0; layer < Chain::size; ++layer)
                 for (std::size_t t = 0; t < train.tensors(layer); ++t) {
                     std::size_t cell = 0;
@@ -328,6 +344,9 @@ TEST_CASE("P1 replicas of one or several processes each are those in one process
         auto const nothing = [](auto&, std::size_t) {};
         train_replicas<gpipe::shard::Nothing, NetData>(replicas, make, nothing);
         train_replicas<gpipe::shard::OptimizerState, NetData>(replicas, make, nothing);
+        if (replicas == 2)
+            train_replicas<gpipe::shard::Nothing, NetData, gpipe::update::Immediate>(replicas, make,
+                                                                                     nothing);
     }
 }
 

@@ -80,7 +80,7 @@ TEST_CASE_TEMPLATE("with immediate updates every schedule trains as the plain lo
 TEST_CASE("the first device begins the next step while the last is not done with this one") {
     using T = Immediately<gpipe::Pipeline<toy::FirstToMeet, toy::SecondToMeet>,
                           toy::MeanSquare<Real, 2>, Host>;
-    toy::Meeting meeting{.samples = 4};
+    toy::Overlap meeting{.samples = 4};
     toy::FirstToMeet first;
     first.meeting = &meeting;
     toy::SecondToMeet second;

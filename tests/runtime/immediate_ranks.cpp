@@ -143,7 +143,7 @@ TEST_CASE("P1 so they do with skips and ties across ranks") {
 TEST_CASE("the first rank begins the next step while the last is not done with this one") {
     using Net = gpipe::Pipeline<toy::FirstToMeet, toy::SecondToMeet>;
     using T = Immediately<Net, toy::MeanSquare<Real, 2>>;
-    toy::Meeting meeting{.samples = 13};
+    toy::Overlap meeting{.samples = 13};
     toy::FirstToMeet first;
     first.meeting = &meeting;
     toy::SecondToMeet second;

@@ -545,6 +545,22 @@ TEST_CASE("ranks that are threads have the same words for it") {
     }
 }
 
+TEST_CASE("a message of threads that waits for who receives it keeps nobody waiting") {
+    gpipe::LocalWire wire(2);
+    gpipe::LocalRanks from(wire, 0), to(wire, 1);
+    gpipe::Array<gpipe::Channel> channels(1);
+    channels[0] = {0, 1, 8, false, 0, true};
+    from.open(channels);
+    to.open(channels);
+    for (std::uint64_t number = 1; number < 4; ++number) {
+        std::uint64_t sent = number, received = 0;
+        from.send(0, reinterpret_cast<std::byte const*>(&sent), 8, 7);
+        sent = 0;
+        CHECK(to.receive(0, reinterpret_cast<std::byte*>(&received), 8) == 7);
+        CHECK(received == number);
+    }
+}
+
 TEST_CASE(
     "what a thread has sent stays while another copies it, though a third is lost meanwhile") {
     Bytes const sent = message(0, 0, 16'000'000);

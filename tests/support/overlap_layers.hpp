@@ -12,29 +12,31 @@
 
 namespace toy {
 
-/// Two layers that meet: the second ends its part of the first step, of so many samples in 4
-/// micro-batches, only when the first has begun the next.
-struct Meeting {
+/// Two layers that meet: the second ends its part of the first step, of so many samples, only when
+/// the first has begun the next.
+struct Overlap {
     std::size_t samples = 0;
+    int first_step = 4; // forwards
     std::atomic<int> forwards{0};
     std::atomic<bool> met{false};
 };
 struct FirstToMeet : Linear<float, 2, 2> {
-    Meeting* meeting = nullptr;
+    Overlap* meeting = nullptr;
     void forward(auto& ctx, auto x, auto y) const {
         ++meeting->forwards;
         Linear<float, 2, 2>::forward(ctx, x, y);
     }
 };
 struct SecondToMeet : Linear<float, 2, 2> {
-    Meeting* meeting = nullptr;
+    Overlap* meeting = nullptr;
     void weight_gradient(auto& ctx, auto x, auto dy) const {
         Linear<float, 2, 2>::weight_gradient(ctx, x, dy);
         if (ctx.step() > 0 || ctx.first_sample() + ctx.samples() < meeting->samples) return;
         auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
-        while (meeting->forwards < 5 && std::chrono::steady_clock::now() < deadline)
+        while (meeting->forwards <= meeting->first_step &&
+               std::chrono::steady_clock::now() < deadline)
             std::this_thread::yield();
-        meeting->met = meeting->forwards >= 5;
+        meeting->met = meeting->forwards > meeting->first_step;
     }
 };
 

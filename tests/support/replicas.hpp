@@ -33,10 +33,11 @@ using Loss = toy::MeanSquare<Real, 3>;
 using Sizes = std::vector<std::size_t>;
 
 /// On ranks that are threads.
-template <class Net, class Shard>
-using Train = gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>,
-                              gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
-                              gpipe::checkpoint::Dynamic, Replicas<dynamic, Shard>, toy::Wired>;
+template <class Net, class Shard, class Update = gpipe::update::AfterCommit>
+using Train =
+    gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>, gpipe::Loss<Loss>,
+                    gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic,
+                    Replicas<dynamic, Shard>, Update, toy::Wired>;
 
 /// `devices`: of the ranks of each replica.
 template <class T, class Make>
@@ -153,11 +154,11 @@ void train_alike(std::size_t replicas, std::size_t points, Make make) {
 }
 
 /// In one process.
-template <class Net, class Shard>
+template <class Net, class Shard, class Update = gpipe::update::AfterCommit>
 using OfThreads =
     gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>, gpipe::Loss<Loss>,
                     gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic,
-                    Replicas<dynamic, Shard>>;
+                    Replicas<dynamic, Shard>, Update>;
 
 /// Likewise, in one process.
 template <class Net, class Shard, class Make>

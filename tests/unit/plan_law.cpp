@@ -179,7 +179,7 @@ gpipe::Ending some_ending(gpipe::ChainShape const& chain, MemoryPlan const& plan
                 if (result.learns[c]) ties.push_back({tie, c});
         tie += !ties.empty() && ties.back().tie == tie;
     }
-    if (!immediate && random() % 2 == 0) result.replicas = {2 + random() % 3, random() % 2 == 0};
+    if (random() % 2 == 0) result.replicas = {2 + random() % 3, random() % 2 == 0};
     result.ties = Array<gpipe::TiedCell>(ties.size());
     std::copy(ties.begin(), ties.end(), result.ties.begin());
     return result;

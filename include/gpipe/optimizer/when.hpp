@@ -32,12 +32,12 @@ struct AfterCommit {
 /// loss that is not finite is known before the first does, and changes nothing. On a device that
 /// enqueues steps do not overlap.
 ///
-/// With several ranks, which are then hosts, each goes on so, when it has heard of the loss; it
-/// copies mini-batches, into memory beside the plan, and walks steps on threads of its own, which
-/// call MPI: a program that does so while steps are under way starts that with MPI_THREAD_MULTIPLE.
-/// Where steps are under way nobody asks what the others do: all start them, and wait for their
-/// results, in one order. One that refuses a step then is lost to the others; another learning rate
-/// on one of them is heard of at its end, when it is too late.
+/// With several ranks or replicas, which are then hosts, each goes on so, when it has heard of the
+/// losses; it copies mini-batches, into memory beside the plan, and walks steps on threads of its
+/// own, which call MPI: a program that does so while steps are under way starts that with
+/// MPI_THREAD_MULTIPLE. Where steps are under way nobody asks what the others do: all start them,
+/// and wait for their results, in one order. One that refuses a step then is lost to the others;
+/// another learning rate on one of them is heard of at its end, when it is too late.
 struct Immediate {
     using policy_kind = policy::Update;
     /// Whether a device updates before the whole step is done.

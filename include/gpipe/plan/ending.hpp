@@ -23,11 +23,12 @@ class EndBuilder : public EndTable {
 
   private:
     void end_together() {
-        add_up(false);
+        auto const any = [](std::uint32_t) { return true; };
+        add_up(false, any);
         each_tie([&](Part<TiedCell> tie) {
             for (std::size_t r = 0; r < ranks_.count; ++r) reduce(tie, r);
         });
-        add_up(true);
+        add_up(true, any);
         for (std::size_t d = 0; d < devices_; ++d) next_buffers(d);
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
         for (std::size_t r = 0; r < ranks_.count; ++r) commit(r);
@@ -35,18 +36,14 @@ class EndBuilder : public EndTable {
             take_state(d, Holds::committed);
             update(d);
         }
-        if (ending_.replicas.count > 1 && ending_.replicas.shards)
-            each_learner([&](std::size_t d) {
-                read(Holds::updated, d);
-                writes_parameters(d);
-                add_of_device(Kind::all_gather, d);
-            });
+        each_learner([&](std::size_t d) { all_gather(d); });
     }
     void writes_parameters(std::size_t d) { use(Holds::parameters, d, Use::next); }
     // The commit is behind the losses, a device's update behind that and its own layers; and those
     // of other devices that its parameters are tied to. Of several ranks the one with the losses
     // tells the others, which look for that, and for gradients of ties, behind all of their layers:
-    // so who waits keeps nobody waiting.
+    // so who waits keeps nobody waiting. (Of several replicas those with the losses wait for each
+    // other, for they have them at the same time.)
     void end_at_once() {
         Array<bool> committed(ranks_.count);
         auto const commit_once = [&](std::size_t rank) {
@@ -63,9 +60,13 @@ class EndBuilder : public EndTable {
                 result = result && devices[programs_.device_of(end.cell)];
             return result;
         };
+        auto const of = [&](std::size_t d) {
+            return [=, this](std::uint32_t cell) { return programs_.device_of(cell) == d; };
+        };
         for (std::uint32_t const i : step_.order) {
             if (i + 1 != programs_.end(programs_.device_of(programs_[i].cell))) continue;
             called[programs_.device_of(programs_[i].cell)] = true;
+            add_up(false, of(programs_.device_of(programs_[i].cell)));
             each_tie([&](Part<TiedCell> tie) {
                 for (std::size_t r = 0; r < ranks_.count && all(tie, called); ++r)
                     if (!reduced[tie[0].tie]) reduce(tie, r);
@@ -77,11 +78,13 @@ class EndBuilder : public EndTable {
                     ends = ends && (programs_.device_of(end.cell) != d || reduced[end.tie]);
                 if (!ends) continue;
                 ended[d] = true;
+                add_up(true, of(d));
                 commit_once(ranks_.of(d));
                 take_state(d, Holds::committed);
                 next_buffers(d);
                 if (ending_.squares && updates_[d]) sum_squares(d);
                 update(d);
+                if (updates_[d]) all_gather(d);
             }
         }
         if (!ending_.squares || !ending_.calls_enqueue) return;
@@ -118,12 +121,14 @@ class EndBuilder : public EndTable {
     }
     // Over replicas, cell by cell, in the order in which the last backwards are done; those with
     // ends of ties are not whole before these are reduced.
-    [[gnu::noinline]] void add_up(bool tied) {
+    template <class Of> void add_up(bool tied, Of is_of) {
         if (ending_.replicas.count == 1) return;
         Kind const kind = ending_.replicas.shards ? Kind::reduce_scatter : Kind::all_reduce;
         for (std::uint32_t const i : step_.order) {
             Action const& a = programs_[i];
-            if (whole_[a.cell] != i || !ending_.learns[a.cell] || is_tied(a.cell) != tied) continue;
+            if (whole_[a.cell] != i || !ending_.learns[a.cell] || is_tied(a.cell) != tied ||
+                !is_of(a.cell))
+                continue;
             read(gradients_[a.cell]);
             write_gradients(a.cell);
             add(kind, a.cell);
@@ -192,6 +197,13 @@ class EndBuilder : public EndTable {
         writes_parameters(d);
         if (ending_.replicas.shards && updates_[d]) use(Holds::updated, d, Use::write);
         add_of_device(Kind::update, d);
+    }
+    // Where each replica has updated its part.
+    void all_gather(std::size_t d) {
+        if (ending_.replicas.count == 1 || !ending_.replicas.shards) return;
+        read(Holds::updated, d);
+        writes_parameters(d);
+        add_of_device(Kind::all_gather, d);
     }
 };
 

@@ -19,8 +19,8 @@ namespace gpipe::detail {
 // The channels between ranks, two at a time, there and back: in each replica of each edge that is
 // Link::sent, and of each end of a tie that is not on the rank of the first; of each device with
 // parameters between any two replicas; and between each rank and the one which decides; and, where
-// updates are immediate, from that one, for commits, which come while hosts talk. Returns them, and
-// has the tables say which are whose.
+// updates are immediate, from that one for commits, and to it for the losses of other replicas,
+// both of which come while hosts talk. Returns them, and has the tables say which are whose.
 [[gnu::cold]] GPIPE_INLINE Array<Channel> make_channels(Tables& tables, Lowered const& lowered,
                                                         bool immediate) {
     Programs const& programs = lowered.programs;
@@ -97,6 +97,8 @@ namespace gpipe::detail {
             std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}),
             tables.last_device, true);
         if (immediate) all[count++] = {decider, r, sizeof(StepState), false, 0, true};
+        if (immediate && rank == tables.decider())
+            all[count++] = {r, decider, losses * sizeof(double), false, 0, true};
     }
     return first_of(all, count);
 }

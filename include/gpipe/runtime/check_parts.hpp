@@ -82,15 +82,11 @@ template <class Chosen, class Net> struct CheckParts {
         static_assert(is_copied || !Update::immediate || trivial,
                       "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
                       "step that is under way has its own");
-        constexpr bool is_alone = !Update::immediate || Chosen::ReplicasPolicy::count == 1;
-        static_assert(is_alone, "gpipe: update::Immediate is for one replica: several commit a "
-                                "step together, before any of them updates");
         constexpr bool overlaps =
             !Update::immediate || !joins_ranks<Device> || !calls_enqueue<Device>;
-        static_assert(overlaps, "gpipe: update::Immediate is not for GPUs of several ranks: their "
-                                "steps do not overlap");
-        return loss_enqueues && is_alone && overlaps &&
-               (trivial || (!is_copied && !Update::immediate));
+        static_assert(overlaps, "gpipe: update::Immediate is not for GPUs of several ranks or "
+                                "replicas: their steps do not overlap");
+        return loss_enqueues && overlaps && (trivial || (!is_copied && !Update::immediate));
     }
 };
 

@@ -16,8 +16,8 @@ namespace gpipe::detail {
 // All ranks commit at once: one decides, by what the others have told it, and tells them. Each of
 // them meets that one alone, in their order, so that nobody waits for himself. Each tells last of
 // all whether its layers have thrown: by a word, with nothing else, or where messages, which go in
-// the order of streams, bring none, by its sign. Where updates are immediate, who has the losses
-// decides by these alone. End: a StepEnd.
+// the order of streams, bring none, by its sign. Where updates are immediate, that one decides by
+// the losses of all replicas alone. End: a StepEnd.
 template <class End, class Device> class RankCommit {
   public:
     RankCommit(End& end, Device& device, Tables const& tables, Mailboxes<Device> const& mail,
@@ -27,13 +27,13 @@ template <class End, class Device> class RankCommit {
 
     // `squares`: whether those of gradients are summed up.
     void commit(bool squares) {
-        if (end_.immediate) return ends() ? tell() : hear();
         if (std::size_t const all = losses_, filled = run_.filled() * tables_.loss_row;
             ends() && filled < all)
             device_.fill(step_.stream, bytes_of(tables_.loss_sums + filled),
                          (all - filled) * sizeof(double));
-        mail_.sign(slot_) = run_.failure.place();
         std::uint32_t const up = tables_.channel_of_rank(tables_.ranks.number());
+        if (end_.immediate) return up == no_channel ? tell() : hear(up);
+        mail_.sign(slot_) = run_.failure.place();
         up == no_channel ? decide(squares) : obey(up, squares);
     }
 
@@ -41,14 +41,19 @@ template <class End, class Device> class RankCommit {
     static constexpr std::size_t signs = calls_enqueue<Device> ? 1 : 0; // that are sent
 
     void tell() {
+        tables_.each_channel_of_rank([&](std::size_t other, std::uint32_t channel) {
+            if (other % tables_.ranks.count == tables_.decider())
+                receive(tables_.losses(channel), losses_of(other), losses_);
+        });
         end_.commit(run_, step_.stream);
         tables_.each_channel_of_rank([&](std::size_t, std::uint32_t channel) {
             send(tables_.commits(channel), mail_.state(slot_, step_.device).there, 1);
         });
     }
-    void hear() {
+    void hear(std::uint32_t up) {
         StepState* const state = mail_.state(slot_, step_.device).there;
-        receive(tables_.commits(tables_.channel_of_rank(tables_.ranks.number())), state, 1);
+        if (ends()) send(tables_.losses(up), tables_.loss_sums, losses_);
+        receive(tables_.commits(up), state, 1);
         device_.launch(step_.stream, [&run = run_, state]() noexcept {
             if (!state->committed) run.dropped = true;
         });
@@ -80,8 +85,7 @@ template <class End, class Device> class RankCommit {
         tables_.each_channel_of_rank([&](std::size_t other, std::uint32_t channel) {
             std::size_t const replica = other / tables_.ranks.count;
             std::size_t const rank = other % tables_.ranks.count;
-            if (rank == tables_.decider())
-                receive(channel, tables_.loss_sums + replica * losses_, losses_);
+            if (rank == tables_.decider()) receive(channel, losses_of(other), losses_);
             each_square(squares, rank, [&](std::size_t d) {
                 std::size_t const first = tables_.updates_at[d], last = tables_.updates_at[d + 1];
                 double* const at = all + replica * tables_.squares();
@@ -102,7 +106,11 @@ template <class End, class Device> class RankCommit {
         std::uint64_t* const here = &mail_.sign(slot_);
         return signs > 0 ? mail_.sign(slot_, step_.device, n) : Mailbox<std::uint64_t>{here, here};
     }
-    // Whether the losses are here.
+    // Those of a replica, by a rank of it.
+    double* losses_of(std::size_t rank) const {
+        return tables_.loss_sums + rank / tables_.ranks.count * losses_;
+    }
+    // Whether those of a replica are here.
     bool ends() const { return tables_.ranks.self == tables_.decider(); }
     template <class T> static auto bytes_of(T* at) {
         return reinterpret_cast<

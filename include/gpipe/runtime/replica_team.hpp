@@ -65,14 +65,14 @@ template <class Chosen, class Net> class ReplicaTeam {
     template <class F> void together(Machine<Device>& machine, F f) {
         // Of the first's: nobody else may be in a call of that when the others are told.
         detail::OneCaller::Call const call(machine.engine().caller());
-        if constexpr (calls_enqueue<Device>) machine.finish();
+        if constexpr (outlive_start) machine.finish();
         start_together(machine, f);
     }
-    // The same of what only starts, where calls enqueue.
+    // The same of what only starts, where steps go on when the call has returned.
     template <class F> void start_together(Machine<Device>& machine, F f) {
         detail::OneCaller::Call const call(machine.engine().caller());
         first_ = &machine;
-        if constexpr (calls_enqueue<Device>) lead(machine.engine());
+        if constexpr (outlive_start) lead(machine.engine());
         if (lent_) give(machine);
         lent_ = false;
         share(f, true);
@@ -80,6 +80,8 @@ template <class Chosen, class Net> class ReplicaTeam {
     void lend() { lent_ = members_.size() > 1; }
 
   private:
+    static constexpr bool outlive_start = calls_enqueue<Device> || Chosen::Update::immediate;
+
     struct Member {
         Member(LocalWire& wire, std::size_t r) : rank(wire, r) {}
         typename Device::Transport rank;

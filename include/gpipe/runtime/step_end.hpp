@@ -220,6 +220,7 @@ template <DeviceRuntime Device> class StepEnd {
     Array<UpdateRow> const& rows(bool apart) const {
         return apart && tables_.replicas.any() ? tables_.replicas.rows : tables_.updates;
     }
+    bool shards() const { return tables_.replicas.replication.shards; }
 
     BufferMoves<Device> buffers() { return {device_, tables_}; }
     // Of all gradients, before the commit.
@@ -246,13 +247,14 @@ template <DeviceRuntime Device> class StepEnd {
         if (tables_.replicas.any() || !tables_.ties.empty())
             device_.fill(stream, reinterpret_cast<std::byte*>(squares.there),
                          squares.count * sizeof(double)); // of ends of ties that do not count
-        if (tables_.replicas.any()) {
+        if (tables_.replicas.any() && !immediate) {
             call.exact = mail_.exact_squares(run.arguments.slot, d);
             device_.fill(stream, reinterpret_cast<std::byte*>(call.exact),
                          exact_words * sizeof(std::uint64_t));
         }
         launch_rows(
-            run, stream, FailureOf::gradient, rows(true), first, first + squares.count,
+            run, stream, FailureOf::gradient, rows(!immediate || shards()), first,
+            first + squares.count,
             [call, first, last = first + squares.count](UpdateRow const& row, std::size_t i) {
                 if (!row.squares) return std::size_t{1};
                 SquaresCall own = call;
@@ -269,8 +271,8 @@ template <DeviceRuntime Device> class StepEnd {
                               mail_.state(arguments.slot, d).there, &device_.stream(stream),
                               arguments.updates};
         if (!immediate || !run.failed()) buffers().keep(run, d, stream, call.state);
-        launch_rows(run, stream, FailureOf::update, rows(tables_.replicas.replication.shards),
-                    tables_.updates_at[d], tables_.updates_at[d + 1],
+        launch_rows(run, stream, FailureOf::update, rows(shards()), tables_.updates_at[d],
+                    tables_.updates_at[d + 1],
                     [this, &run, call, last = tables_.updates_at[d + 1]](UpdateRow const& row,
                                                                          std::size_t i) {
                         std::size_t const count = alike(row, &UpdateRow::update, last - i);

@@ -87,8 +87,10 @@ struct Tables {
     ///@{
     std::uint32_t channel_of_end(std::size_t end) const { return channels[end]; }
     std::uint32_t channel_of_rank(std::size_t rank) const { return channels[tied.size() + rank]; }
-    /// Of that channel: the one that brings the commits of immediate updates.
+    /// Of that channel, where updates are immediate: the one that brings commits, and the one that
+    /// takes the losses of a replica.
     static std::uint32_t commits(std::uint32_t channel) { return channel + 2; }
+    static std::uint32_t losses(std::uint32_t channel) { return channel + 3; } ///< see above
     ///@}
     /// Who decides: of the first replica the one of the last cell.
     std::size_t decider() const { return ranks.of(last_device); }

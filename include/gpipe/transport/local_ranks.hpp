@@ -20,7 +20,7 @@
 namespace gpipe {
 
 /// What ranks share that are threads of one process: a message is copied once, by who receives it,
-/// while the sender waits.
+/// while the sender waits; unless the message waits for him, see Channel.
 class LocalWire {
   public:
     /// Of so many ranks.
@@ -55,6 +55,7 @@ class LocalWire {
         void* offered = nullptr;
         std::uint32_t word = 0;
         std::uint32_t sender = 0, receiver = 0;
+        std::unique_ptr<std::byte[]> waiting; // for one that does
 
         bool claim(std::uint64_t message) noexcept {
             std::uint64_t before = message - 1;
@@ -132,13 +133,17 @@ class LocalRanks {
             for (std::size_t c = 0; c < channels.size(); ++c) {
                 wire_.ways_[c].sender = channels[c].from;
                 wire_.ways_[c].receiver = channels[c].to;
+                if (channels[c].waits)
+                    wire_.ways_[c].waiting = std::make_unique<std::byte[]>(channels[c].bytes);
             }
         });
     }
-    void send(std::size_t channel, std::byte const* from, std::size_t,
+    void send(std::size_t channel, std::byte const* from, std::size_t bytes,
               std::uint32_t word) noexcept {
-        offer(channel, const_cast<std::byte*>(from), word);
-        settle(channel);
+        std::byte* const waiting = wire_.ways_[channel].waiting.get();
+        if (waiting) std::memcpy(waiting, from, bytes);
+        offer(channel, waiting ? waiting : const_cast<std::byte*>(from), word);
+        if (!waiting) settle(channel);
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
         std::uint32_t result = 0;
