@@ -37,11 +37,11 @@ struct LoaderOptions {
 /// Which samples a mini-batch has depends on its number, the source's size and the options alone:
 /// not on R, K or the number of ranks, and after a resume it goes on where it was: behind as many
 /// as steps were trained. (Where some were no step, for a loss scale skipped them or a step threw,
-/// keep position() in the saved state's metadata, and seek() it: all ranks alike, for what they
-/// load is not compared. So it is where next() throws on one.) Each sample comes once in an
-/// epoch; the next begins where that ends, in the midst of a mini-batch if need be. A process reads
-/// what its devices need: with several ranks of the samples of its replica the inputs where the
-/// first cell is, or a side input is read, the targets where the last is.
+/// keep position() in the saved state's metadata, and seek() it, on all ranks: that they train on
+/// one mini-batch is compared.) Each sample comes once in an epoch; the next begins where that
+/// ends, in the midst of a mini-batch if need be. A process reads what its devices need: with
+/// several ranks of the samples of its replica the inputs where the first cell is, or a side input
+/// is read, the targets where the last is.
 template <class Train, class Source> class Loader {
     using Input = detail::as_tensors<typename Train::Input>;
     using Target = detail::as_tensors<typename Train::Target>;
@@ -92,8 +92,9 @@ template <class Train, class Source> class Loader {
         }
         Slot const& slot = slot_of(next_);
         changed_.notify_all(); // the slot of the one before is free
-        return {next_++, slot.inputs.template batch<Batch<typename Train::Input>>(),
-                slot.targets.template batch<Batch<typename Train::Target>>()};
+        std::uint64_t const number = next_++;
+        return {number, slot.inputs.template batch<Batch<typename Train::Input>>().numbered(number),
+                slot.targets.template batch<Batch<typename Train::Target>>().numbered(number)};
     }
     /// The number of the next one.
     std::uint64_t position() const { return next_; }

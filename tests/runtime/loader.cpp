@@ -354,6 +354,59 @@ TEST_CASE("what a rank refuses to load, the others hear of") {
     crew.rethrow();
 }
 
+TEST_CASE("ranks that would do something with different mini-batches are refused on all, and train "
+          "on once they have one") {
+    using T = Train<toy::Wired>;
+    auto crew = toy::Crew<T>({1, 1, 1}, false, 1, [&](std::size_t, toy::Rank::Options device) {
+        auto o = options<T>(3);
+        o.device = device;
+        return std::make_unique<T>(Net{}, toy::MeanSquare<float, 1>{}, gpipe::SGD{1e-6f}, o);
+    });
+    for (std::size_t odd = 0; odd < 3; ++odd) {
+        std::vector<std::string> words(6);
+        crew.each([&](std::size_t r) {
+            T& train = crew[r];
+            Loader loader(train, Numbers{40});
+            loader.seek(r == odd ? 4 : 3); // as if next() had thrown on the others once
+            auto batch = loader.next();
+            try {
+                train.evaluate(batch.inputs, batch.targets);
+            } catch (std::invalid_argument const& error) {
+                words[2 * r] = error.what();
+            }
+            try {
+                train.step(batch.inputs, batch.targets);
+            } catch (std::invalid_argument const& error) {
+                words[2 * r + 1] = error.what();
+            }
+            loader.seek(4);
+            batch = loader.next();
+            train.step(batch.inputs, batch.targets);
+            CHECK(train.steps() == odd + 1);
+        });
+        crew.rethrow();
+        // The last one decides.
+        std::string const first = std::to_string(odd == 2 ? 0 : odd);
+        std::string const there = odd == 2 ? "3" : "4", here = odd == 2 ? "4" : "3";
+        for (std::size_t n = 0; n < words.size(); ++n) {
+            std::string const what =
+                n % 2 ? "train on 6 samples of mini-batch " : "evaluate 6 samples of mini-batch ";
+            std::string const after = " after " + std::to_string(odd) + " steps of seed 0";
+            CHECK(words[n] == "gpipe: rank " + first + " is told to " + what + there + after +
+                                  ", but rank 2 to " + what + here + after +
+                                  ": all have to be told the same");
+        }
+    }
+    // One that is not a Loader's says no number.
+    crew.each([&](std::size_t r) {
+        Loader loader(crew[r], Numbers{40});
+        auto const batch = loader.next();
+        std::vector<float> const inputs(18), targets(6);
+        r == 0 ? crew[r].step(inputs, targets) : crew[r].step(batch.inputs, batch.targets);
+    });
+    crew.rethrow();
+}
+
 TEST_CASE("a number that nobody can count to is refused, and the next mini-batch comes") {
     using T = Train<>;
     T train{{}, {}, {}, options<T>()};

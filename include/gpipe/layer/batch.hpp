@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <stdexcept>
 #include <type_traits>
@@ -18,6 +19,7 @@ struct TensorPointer {
     std::byte* data = nullptr;    ///< of the first sample
     std::size_t sample_bytes = 0; ///< of each sample
     bool absent = false;          ///< see Optional
+    std::uint64_t number = 0;     ///< one more than that of its mini-batch, if it has one
 };
 
 namespace detail {
@@ -105,6 +107,14 @@ template <class... Ts, bool writable> class BatchOf<Tensors<Ts...>, writable> {
     }
     /// @endcond
 
+    /// The same as number n of those that all ranks see in one order, as a Loader says of its own.
+    /// Ranks that are told to do something with others throw std::invalid_argument.
+    BatchOf numbered(std::uint64_t n) const {
+        BatchOf result = *this;
+        result.number_ = n + 1;
+        return result;
+    }
+
     /// N. Throws std::invalid_argument if a range is not a whole number of samples or nowhere, if
     /// two disagree, or if none is there; `what` names the batch in the message.
     std::size_t samples(char const* what) const requires(sizeof...(Ts) > 0) {
@@ -145,7 +155,7 @@ template <class... Ts, bool writable> class BatchOf<Tensors<Ts...>, writable> {
         constexpr std::array<std::size_t, count> bytes{Ts::bytes...};
         std::array<TensorPointer, count> result;
         for (std::size_t t = 0; t != count; ++t) // nvcc warns of what is below none
-            result[t] = {data_[t], bytes[t], elements_[t] == absent};
+            result[t] = {data_[t], bytes[t], elements_[t] == absent, number_};
         return result;
     }
     /// By tensor, see ElementInfo::optional.
@@ -170,6 +180,7 @@ template <class... Ts, bool writable> class BatchOf<Tensors<Ts...>, writable> {
 
     std::array<std::byte*, count> data_;
     std::array<std::size_t, count> elements_;
+    std::uint64_t number_ = 0;
 };
 
 namespace detail {

@@ -177,8 +177,8 @@ void agree_on(Transport& transport, Tables const& tables, RankCall call) {
 // Before a run.
 template <class Transport>
 void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
-                   StepOptionals const& optionals) {
-    RankCall const call(arguments, optionals, tables.model->told_rates);
+                   MiniBatch const& batch) {
+    RankCall const call(arguments, batch, tables.model->told_rates);
     agree_on(transport, tables, call);
     if (call.kind == RankCall::trains) tables.model->check_rates(arguments.optimizer);
 }
@@ -206,7 +206,7 @@ void agree(Transport& transport, Tables const& tables, Run& run, std::span<doubl
            std::span<double> room) {
     Ranks const& ranks = tables.ranks;
     RankNote note(run, ranks.number());
-    RankCall const call(run.arguments, run.batch->optionals(), tables.model->told_rates);
+    RankCall const call(run.arguments, *run.batch, tables.model->told_rates);
     note.verdict.call = call; // until it is a verdict
     // What each replica has evaluated; of a step they are the sums over all.
     bool const adds = ranks.replicas > 1 && !run.arguments.training();

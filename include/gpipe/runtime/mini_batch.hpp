@@ -93,7 +93,9 @@ class MiniBatch {
     void take(Pointers inputs, Pointers others, std::size_t first, std::size_t count, bool measures,
               std::size_t slot) {
         copy_count_ = 0;
-        absent_ = 0;
+        absent_ = number_ = 0;
+        for (Pointers const some : {inputs, others})
+            for (std::size_t t = 0; t < some.size() && number_ == 0; ++t) number_ = some[t].number;
         for (std::size_t i = 0; i < tags_.size(); ++i)
             if (bool const given = i < inputs.size(); given || measures)
                 absent_ |= std::uint64_t{(given ? inputs[i] : others[i - inputs.size()]).absent}
@@ -128,6 +130,8 @@ class MiniBatch {
     }
     /// Which tensors are absent.
     StepOptionals optionals() const { return {tags_.data(), absent_}; }
+    /// See TensorPointer: of the first tensor that has one.
+    std::uint64_t number() const { return number_; }
     /// Before the run: of the inputs, then of side inputs, then of targets.
     std::span<Copy const> feeds() const { return {copies_.data(), fed_}; }
     /// Behind it: of outputs, where they are staged.
@@ -267,6 +271,7 @@ class MiniBatch {
     bool stages_outputs_ = false;
     Array<void const*> tags_;  // by tensor: inputs, side inputs, targets; none if all are there
     std::uint64_t absent_ = 0; // a bit for each
+    std::uint64_t number_ = 0;
     std::size_t staged_bytes_ = 0;
     bool keeps_all_ = false;
     bool keeps_inputs_ = false, keeps_sides_ = false, keeps_targets_ = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/error.hpp>
+#include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/told_rates.hpp>
 
@@ -34,16 +35,17 @@ struct RankCall {
     std::uint64_t step = 0;
     std::uint64_t seed = 0;
     std::uint64_t absent = 0; // see StepOptionals
+    std::uint64_t number = 0; // see MiniBatch
     ToldRates rates{};        // of a step
 
     RankCall() = default;
-    RankCall(RunArguments const& of, StepOptionals const& optionals, ToldRatesFunction told)
+    RankCall(RunArguments const& of, MiniBatch const& batch, ToldRatesFunction told)
         : kind(!of.training() ? of.measures ? evaluates : predicts
                : !of.updates  ? computes_gradients
                : !of.last     ? accumulates
                               : trains),
           samples(of.samples + of.more), before(of.before), step(of.step), seed(of.seed),
-          absent(optionals.absent) {
+          absent(batch.optionals().absent), number(batch.number()) {
         if (kind == trains && told) rates = told(of.optimizer);
     }
     friend bool operator==(RankCall const&, RankCall const&) = default;
@@ -62,15 +64,18 @@ struct RankCall {
                                                 "show a timeline",
                                                 "make a Loader"};
         if (kind >= refuses) return Message("%s", kinds[kind]);
-        auto const number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
+        auto const count = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
         Message const nothing("%s", "");
-        Message const behind = before > 0 ? Message(" behind %llu", number(before)) : nothing;
+        Message const behind = before > 0 ? Message(" behind %llu", count(before)) : nothing;
         Message const without =
             absent > 0
-                ? Message(" without tensors %#llx of those that may be absent", number(absent))
+                ? Message(" without tensors %#llx of those that may be absent", count(absent))
                 : nothing;
-        return Message("%s %llu samples%s%s after %llu steps of seed %llu", kinds[kind],
-                       number(samples), behind.text, without.text, number(step), number(seed));
+        Message const loaded =
+            number > 0 ? Message(" of mini-batch %llu", count(number - 1)) : nothing;
+        return Message("%s %llu samples%s%s%s after %llu steps of seed %llu", kinds[kind],
+                       count(samples), loaded.text, behind.text, without.text, count(step),
+                       count(seed));
     }
 };
 // What who decides has found: the first rank that is told something else than he is.
@@ -84,7 +89,9 @@ struct RankVerdict {
     // As that one, of another rank.
     void compare(std::uint64_t self, RankCall const& own, std::uint64_t other,
                  RankCall const& theirs) {
-        if (rank == nobody && !(own == theirs)) *this = {other, theirs, self, own};
+        RankCall same = theirs;
+        if (same.number == 0 || own.number == 0) same.number = own.number; // not said
+        if (rank == nobody && !(own == same)) *this = {other, same, self, own};
     }
     void check() const {
         if (rank == nobody) return;

@@ -19,7 +19,7 @@ namespace detail {
 // Of several ranks: see runtime/agreement.hpp.
 template <class Transport>
 void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
-                   StepOptionals const& optionals);
+                   MiniBatch const& batch);
 template <class Transport>
 void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals,
            std::span<double> room);
@@ -78,7 +78,7 @@ template <DeviceRuntime Device> class Runs {
         refuse_if_torn();
         if constexpr (joins_ranks<Device> && !calls_enqueue<Device>)
             if (all_ended()) // else some are not done with what they would have to end before
-                detail::agree_on_call(device_.transport(), tables_, arguments, batch.optionals());
+                detail::agree_on_call(device_.transport(), tables_, arguments, batch);
         last_failure_.reset();
         Run& run = runs_[arguments.slot];
         run.mini_batch = mini_batch_ += arguments.training() && arguments.before == 0;
