@@ -23,12 +23,11 @@ class EndBuilder : public EndTable {
 
   private:
     void end_together() {
-        auto const any = [](std::uint32_t) { return true; };
-        add_up(false, any);
+        add_up(false, 0, devices_);
         each_tie([&](Part<TiedCell> tie) {
             for (std::size_t r = 0; r < ranks_.count; ++r) reduce(tie, r);
         });
-        add_up(true, any);
+        add_up(true, 0, devices_);
         for (std::size_t d = 0; d < devices_; ++d) next_buffers(d);
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
         for (std::size_t r = 0; r < ranks_.count; ++r) commit(r);
@@ -60,13 +59,11 @@ class EndBuilder : public EndTable {
                 result = result && devices[programs_.device_of(end.cell)];
             return result;
         };
-        auto const of = [&](std::size_t d) {
-            return [=, this](std::uint32_t cell) { return programs_.device_of(cell) == d; };
-        };
         for (std::uint32_t const i : step_.order) {
-            if (i + 1 != programs_.end(programs_.device_of(programs_[i].cell))) continue;
-            called[programs_.device_of(programs_[i].cell)] = true;
-            add_up(false, of(programs_.device_of(programs_[i].cell)));
+            std::size_t const device = programs_.device_of(programs_[i].cell);
+            if (i + 1 != programs_.end(device)) continue;
+            called[device] = true;
+            add_up(false, device, device + 1);
             each_tie([&](Part<TiedCell> tie) {
                 for (std::size_t r = 0; r < ranks_.count && all(tie, called); ++r)
                     if (!reduced[tie[0].tie]) reduce(tie, r);
@@ -78,7 +75,7 @@ class EndBuilder : public EndTable {
                     ends = ends && (programs_.device_of(end.cell) != d || reduced[end.tie]);
                 if (!ends) continue;
                 ended[d] = true;
-                add_up(true, of(d));
+                add_up(true, d, d + 1);
                 commit_once(ranks_.of(d));
                 take_state(d, Holds::committed);
                 next_buffers(d);
@@ -119,15 +116,16 @@ class EndBuilder : public EndTable {
         });
         add(Kind::reduce, tie[first].cell, tie[0].tie);
     }
-    // Over replicas, cell by cell, in the order in which the last backwards are done; those with
-    // ends of ties are not whole before these are reduced.
-    template <class Of> void add_up(bool tied, Of is_of) {
+    // Over replicas, cell by cell of some devices, in the order in which the last backwards are
+    // done; those with ends of ties are not whole before these are reduced.
+    [[gnu::noinline]] void add_up(bool tied, std::size_t first, std::size_t last) {
         if (ending_.replicas.count == 1) return;
         Kind const kind = ending_.replicas.shards ? Kind::reduce_scatter : Kind::all_reduce;
         for (std::uint32_t const i : step_.order) {
             Action const& a = programs_[i];
+            std::size_t const d = programs_.device_of(a.cell);
             if (whole_[a.cell] != i || !ending_.learns[a.cell] || is_tied(a.cell) != tied ||
-                !is_of(a.cell))
+                d < first || d >= last)
                 continue;
             read(gradients_[a.cell]);
             write_gradients(a.cell);
