@@ -8,14 +8,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <doctest/doctest.h>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -355,4 +359,52 @@ TEST_CASE("P6 where one replica would add up what is not finite none updates") {
     train.step(inputs, targets);
     train.read_parameter(0, 0, std::span(after));
     CHECK(after != before);
+}
+
+namespace {
+
+std::function<void()> within;
+std::atomic<std::size_t> within_sample = ~std::size_t{0};
+// Calls that in the forward of the micro-batch which begins with that sample.
+struct Calls : toy::Linear<Real, 3, 3> {
+    void forward(auto& ctx, auto x, auto y) const {
+        toy::Linear<Real, 3, 3>::forward(ctx, x, y);
+        if (ctx.first_sample() == within_sample) within();
+    }
+};
+
+} // namespace
+
+TEST_CASE("a layer of any replica that calls its training is refused, when start() has returned, "
+          "too") {
+    using T = gpipe::Training<gpipe::Pipeline<Calls, toy::Linear<Real, 3, 3>>, gpipe::Cells<2>,
+                              gpipe::MicroBatches<2>, gpipe::Loss<Loss>, gpipe::Optimizer<Adam>,
+                              gpipe::schedule::OneForwardOneBackward, Replicas<2>, Immediate>;
+    T::Options o;
+    o.samples = 4;
+    o.device.threads = 2;
+    T train({}, {}, Adam{}, o);
+    std::vector<Real> const data(3 * 8, 0.5f);
+    std::atomic<bool> started = false;
+    within = [&] {
+        while (!started) std::this_thread::yield();
+        std::vector<Real> values(9);
+        train.read_parameter(0, 0, std::span(values));
+    };
+    train.step(data, data);
+    for (std::size_t const sample : {0, 4}) { // of the first replica, and the second
+        CAPTURE(sample);
+        started = false;
+        within_sample = sample;
+        auto pending = train.start(data, data);
+        started = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(50)); // in no call
+        CHECK_THROWS_AS(pending.result(), std::logic_error);
+        REQUIRE(train.failure());
+        CHECK(train.failure()->layer == 0);
+        CHECK(train.failure()->action == gpipe::Kind::forward);
+    }
+    within_sample = ~std::size_t{0};
+    train.step(data, data);
+    CHECK(train.steps() == 2);
 }

@@ -28,9 +28,9 @@ struct AfterCommit {
 /// updated theirs, the object is of no use any more, and says so. A step that had begun when the
 /// one before failed fails, too (FailureOf::before): it has the number, and the random numbers, of
 /// another. Gradients cannot be clipped by their norm, which is known only when all devices are
-/// done; where Options::finite_gradients asks, each device looks at its own before it updates. A
-/// loss that is not finite is known before the first does, and changes nothing. On a device that
-/// enqueues steps do not overlap.
+/// done; where Options::finite_gradients asks, each device looks at its own before it updates (with
+/// shard::OptimizerState each replica's at its part of them). A loss that is not finite is known
+/// before the first does, and changes nothing. On a device that enqueues steps do not overlap.
 ///
 /// With several ranks or replicas, which are then hosts, each goes on so, when it has heard of the
 /// losses; it copies mini-batches, into memory beside the plan, and walks steps on threads of its

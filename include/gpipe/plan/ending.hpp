@@ -41,8 +41,8 @@ class EndBuilder : public EndTable {
     // The commit is behind the losses, a device's update behind that and its own layers; and those
     // of other devices that its parameters are tied to. Of several ranks the one with the losses
     // tells the others, which look for that, and for gradients of ties, behind all of their layers:
-    // so who waits keeps nobody waiting. (Of several replicas those with the losses wait for each
-    // other, for they have them at the same time.)
+    // so who waits keeps nobody waiting. (Of several replicas the first waits there for the losses
+    // of the others, which have them at the same time, and they for what it decides.)
     void end_at_once() {
         Array<bool> committed(ranks_.count);
         auto const commit_once = [&](std::size_t rank) {

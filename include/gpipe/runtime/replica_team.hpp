@@ -199,6 +199,9 @@ template <class Chosen, class Net> class ReplicaTeam {
                 other.copy(other.arena(d).data() + rest, machine.arena(d).data() + rest,
                            machine.plan().begin[d].next - rest);
             }
+            // What a layer of it calls is the first.
+            for (std::size_t slot = 0; slot < Device::depth; ++slot)
+                other.engine().runs()[slot].caller = &machine.engine().caller();
             other.engine().go_on(machine.engine().seed(), machine.engine().steps(),
                                  machine.engine().runs().scale());
         }
