@@ -23,6 +23,8 @@ namespace {
 
 using gpipe::Adam;
 using toy::Backward;
+using toy::has;
+using toy::thrown_by;
 using Real = float;
 using Sizes = std::vector<std::size_t>;
 
@@ -170,18 +172,6 @@ namespace {
 using Net = toy::Net<Real>;
 using Train = Immediately<Net, toy::MeanSquare<Real, 3>>;
 
-// What f() throws, in words; none if nothing.
-template <class F> std::string thrown_by(F f) {
-    try {
-        f();
-    } catch (toy::Thrown const&) {
-        return "Thrown";
-    } catch (std::exception const& error) {
-        return error.what();
-    }
-    return {};
-}
-
 toy::Crew<Train> watched(toy::Watch& watch, Sizes const& devices, bool meets) {
     std::size_t cells = 0;
     for (std::size_t const d : devices) cells += d;
@@ -191,7 +181,6 @@ toy::Crew<Train> watched(toy::Watch& watch, Sizes const& devices, bool meets) {
                                        Adam{1e-2f}, own);
     });
 }
-bool has(std::string const& text, char const* part) { return text.find(part) != std::string::npos; }
 
 } // namespace
 

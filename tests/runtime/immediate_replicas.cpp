@@ -24,6 +24,8 @@
 #include <vector>
 
 using namespace toy::replicas;
+using toy::has;
+using toy::thrown_by;
 
 namespace {
 
@@ -178,19 +180,6 @@ namespace {
 using Net = toy::Net<Real>;
 template <class Shard> using Watched = Train<Net, Shard, Immediate>;
 using Local = OfThreads<Net, gpipe::shard::Nothing, Immediate>;
-
-// What f() throws, in words; none if nothing.
-template <class F> std::string thrown_by(F f) {
-    try {
-        f();
-    } catch (toy::Thrown const&) {
-        return "Thrown";
-    } catch (std::exception const& error) {
-        return error.what();
-    }
-    return {};
-}
-bool has(std::string const& text, char const* part) { return text.find(part) != std::string::npos; }
 
 } // namespace
 

@@ -9,9 +9,11 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,21 @@ struct Thrown {
     Fault at;
     std::shared_ptr<int> token;
 };
+/// What f() throws, in words, "Thrown" of one of these; none if nothing.
+template <class F> std::string thrown_by(F f) {
+    try {
+        f();
+    } catch (Thrown const&) {
+        return "Thrown";
+    } catch (std::exception const& error) {
+        return error.what();
+    }
+    return {};
+}
+/// Whether a text has that part.
+inline bool has(std::string const& text, char const* part) {
+    return text.find(part) != std::string::npos;
+}
 
 struct Call {
     std::size_t layer = 0;
