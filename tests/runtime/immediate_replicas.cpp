@@ -15,6 +15,7 @@
 #include <doctest/doctest.h>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -106,12 +107,7 @@ void train_at_once(std::size_t replicas, std::size_t points, Make make) {
                         o.device.threads = point % 4;
                         Local train(make(), Loss{}, Adam{1e-2f}, o);
                         CHECK(trained(train, sizes, replicas, most) == expected);
-                        for (std::size_t layer = 0; layer < Net::size; ++layer)
-                            for (std::size_t t = 0; t < train.tensors(layer); ++t) {
-                                std::vector<std::byte> own(plain.parameter(layer, t).size());
-                                train.read_parameter(layer, t, std::span(own));
-                                CHECK(own == plain.parameter(layer, t));
-                            }
+                        check_parameters(train, plain);
                         CHECK(train.used_bytes() == train.planned_bytes());
                         continue;
                     }
@@ -257,6 +253,22 @@ TEST_CASE("P6 so it is in one process") {
         CHECK(train.step(data.inputs, data.targets).loss ==
               other.step(data.inputs, data.targets).loss);
     }
+}
+
+TEST_CASE("a learning rate that is none is refused while a step is under way; that one ends well") {
+    toy::Data<Real> const data(12);
+    toy::Watch watch;
+    auto o = options<Local>(2, 3);
+    o.replicas = 2;
+    o.schedule = gpipe::schedule::ZeroBubbleH2{};
+    Local train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
+    Local other(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o);
+    auto one = train.start(data.inputs, data.targets);
+    train.optimizer().learning_rate = std::numeric_limits<Real>::quiet_NaN();
+    CHECK_THROWS_AS(train.start(data.inputs, data.targets), std::invalid_argument);
+    train.optimizer().learning_rate = 1e-2f;
+    CHECK(one.result().loss == other.step(data.inputs, data.targets).loss);
+    CHECK(train.step(data.inputs, data.targets).loss == other.step(data.inputs, data.targets).loss);
 }
 
 TEST_CASE("after a step that failed when some ranks had updated, that of all ranks is of no use") {

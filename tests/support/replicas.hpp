@@ -160,6 +160,16 @@ using OfThreads =
                     gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic,
                     Replicas<dynamic, Shard>, Update>;
 
+/// Those of the first replica are those of the plain loop.
+template <class T, class Plain> void check_parameters(T& train, Plain const& plain) {
+    for (std::size_t layer = 0; layer < T::layer_count; ++layer)
+        for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+            std::vector<std::byte> own(plain.parameter(layer, t).size());
+            train.read_parameter(layer, t, std::span(own));
+            CHECK(own == plain.parameter(layer, t));
+        }
+}
+
 /// Likewise, in one process.
 template <class Net, class Shard, class Make>
 void train_in_one_process(std::size_t replicas, std::size_t points, Make make) {
@@ -192,12 +202,7 @@ void train_in_one_process(std::size_t replicas, std::size_t points, Make make) {
                 CHECK(train.evaluate(data.inputs, data.targets).loss ==
                       plain.evaluate(data.inputs, data.targets));
             }
-            for (std::size_t layer = 0; layer < Net::size; ++layer)
-                for (std::size_t t = 0; t < train.tensors(layer); ++t) {
-                    std::vector<std::byte> own(plain.parameter(layer, t).size());
-                    train.read_parameter(layer, t, std::span(own));
-                    CHECK(own == plain.parameter(layer, t));
-                }
+            check_parameters(train, plain);
             CHECK(train.used_bytes() == train.planned_bytes());
             ++trained;
         }
