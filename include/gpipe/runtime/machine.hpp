@@ -248,9 +248,9 @@ namespace detail {
 // whether that is a step, for which they may not wait until others are done.
 template <bool starts = false, class Device, class F>
 auto or_refuse(Machine<Device>& machine, F check) {
+    OneCaller::Call const call(machine.engine().caller()); // of one in a step nobody is told
     if constexpr (joins_processes<Device> && !calls_enqueue<Device>) {
-        OneCaller::Call const call(machine.engine().caller()); // of one in a step nobody is told
-        machine.engine().runs().refuse_if_torn();              // as all do by themselves
+        machine.engine().runs().refuse_if_torn(); // as all do by themselves
         try {
             return check();
         } catch (...) {
