@@ -41,6 +41,7 @@ struct RandomChain {
 /// How often a layer has what.
 struct Sizes {
     std::size_t most_bytes = 4000;
+    std::size_t most_tensors = 2; ///< in a group
     int percent_saved = 40;
     int percent_scratch = 40;
     int percent_integers = 6;
@@ -78,8 +79,8 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
     auto const below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
     auto const happens = [&](int percent) { return static_cast<int>(below(100)) < percent; };
     RandomChain chain;
-    auto const some = [&](std::size_t most) {
-        std::vector<std::size_t> bytes(1 + below(most));
+    auto const some = [&] {
+        std::vector<std::size_t> bytes(1 + below(sizes.most_tensors));
         for (std::size_t& b : bytes) b = 1 + below(sizes.most_bytes);
         return bytes;
     };
@@ -88,7 +89,7 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
         if (boundary.size() > 1 && happens(20)) boundary[1] = 0;
         return carries ? boundary : std::vector<std::size_t>(boundary.size());
     };
-    std::vector<std::size_t> boundary = some(2);
+    std::vector<std::size_t> boundary = some();
     bool carries = happens(80);
     std::vector<std::size_t> gradient = gradient_of(boundary, carries);
     for (std::size_t i = 0; i < length; ++i) {
@@ -96,24 +97,24 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
         layer.name = "layer";
         layer.input = chain.group(boundary);
         layer.input_gradient = chain.group(gradient);
-        boundary = some(2);
+        boundary = some();
         carries = !happens(sizes.percent_integers);
         gradient = gradient_of(boundary, carries);
         layer.output = chain.group(boundary);
         layer.output_gradient = chain.group(gradient);
         layer.output_carries_gradient = carries;
-        if (happens(sizes.percent_saved)) layer.saved = chain.group(some(2));
-        if (happens(sizes.percent_scratch)) layer.scratch = chain.group(some(2));
-        if (happens(sizes.percent_parameters)) layer.parameters = chain.group(some(2));
+        if (happens(sizes.percent_saved)) layer.saved = chain.group(some());
+        if (happens(sizes.percent_scratch)) layer.scratch = chain.group(some());
+        if (happens(sizes.percent_parameters)) layer.parameters = chain.group(some());
         layer.reads_input = happens(60);
         layer.reads_output = happens(40);
         layer.accepts_none = happens(50);
         layer.splits = happens(sizes.percent_splits);
         layer.has_whole = !layer.splits || happens(sizes.percent_whole);
-        if (layer.splits && happens(sizes.percent_deferred)) layer.deferred = chain.group(some(2));
+        if (layer.splits && happens(sizes.percent_deferred)) layer.deferred = chain.group(some());
         chain.layers.push_back(layer);
     }
-    if (happens(50)) chain.loss_scratch = chain.group(some(2));
+    if (happens(50)) chain.loss_scratch = chain.group(some());
     if (sizes.percent_skips > 0) add_skips(chain, random, sizes);
     return chain;
 }

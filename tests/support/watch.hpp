@@ -74,6 +74,8 @@ class Watch {
 
     void enter(Call const& call) {
         if (call.samples == 0) throw std::logic_error("a layer is called for no samples");
+        if (call.phase == Phase::evaluate && call.saving)
+            throw std::logic_error("a layer saves what no backward reads");
         if (call.layer < layers)
             ++counts_[call.layer][static_cast<std::size_t>(call.phase)];
         else

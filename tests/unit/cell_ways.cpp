@@ -38,6 +38,30 @@ std::size_t slice_of(CellWay const& way, Stage stage, std::size_t slice) {
     return slice;
 }
 
+// Of the cell's input, output and their gradients it is known in which slices they are used.
+void check_others(CellWay const& way, Stage stage) {
+    auto const s = static_cast<std::size_t>(stage);
+    gpipe::Region const regions[] = {gpipe::Region::input, gpipe::Region::output,
+                                     gpipe::Region::output_gradient, gpipe::Region::input_gradient};
+    std::uint32_t const tensors[] = {gpipe::tensor::input, gpipe::tensor::output,
+                                     gpipe::tensor::output_gradient, gpipe::tensor::input_gradient};
+    for (std::size_t r = 0; r < std::size(regions); ++r) {
+        gpipe::PartUse use;
+        bool any = false;
+        for (std::size_t c = way.calls.begin[s]; c < way.calls.begin[s + 1]; ++c) {
+            gpipe::CellCall const& call = way.calls.calls[c];
+            for (std::uint32_t const t : {call.x, call.y, call.dy, call.dx}) {
+                if (t != tensors[r]) continue;
+                use.to = static_cast<std::uint16_t>(slice_of(way, c) - slice_of(way, stage, 0));
+                if (!any) use.from = use.to;
+                any = true;
+            }
+        }
+        REQUIRE(way.parts.other(stage, regions[r]).from == use.from);
+        REQUIRE(way.parts.other(stage, regions[r]).to == use.to);
+    }
+}
+
 void check_way(CellWay const& way, bool retains) {
     auto const& tensors = way.calls.tensors;
     auto const& parts = way.parts.parts;
@@ -78,6 +102,22 @@ void check_way(CellWay const& way, bool retains) {
             if (part.last == stage) REQUIRE(uses[u].to == part.to);
             if (u > 0) REQUIRE(uses[u - 1].from <= uses[u].from);
         }
+        check_others(way, static_cast<Stage>(s));
+    }
+}
+
+// What a skip to or from another cell carries is of its edge.
+void check_skips(gpipe::CellCalls const& all, gpipe::ChainShape const& chain, std::size_t first,
+                 std::size_t last) {
+    for (std::size_t c = all.begin[0]; c < all.begin[1]; ++c) {
+        gpipe::CellCall const& call = all.calls[c];
+        std::size_t const layer = first + call.layer;
+        if (call.kind != gpipe::CallKind::forward) continue;
+        for (std::uint32_t e = 0; e < chain.layers[layer].skips.count(); ++e) {
+            gpipe::SkipPair const& skip = chain.skips[gpipe::skip_of(chain.skips, layer, e)];
+            bool const inside = first <= skip.from && skip.to < last;
+            REQUIRE((all.skips[call.skips + e].value != gpipe::tensor::none) == inside);
+        }
     }
 }
 
@@ -102,9 +142,10 @@ TEST_CASE("in every way of every cell tensors that live at once lie apart, and p
             if ((w & gpipe::way_recomputes) && !begins_again(reversal)) continue;
             for (std::size_t const slices : {std::size_t{1}, std::size_t{3}, std::size_t{0xFFFF}})
                 for (bool const retains : {false, true}) {
-                    check_way(cell_way(cell_calls(chain.shape(), first, last, use, reversal, w),
-                                       slices, retains),
-                              retains);
+                    CellWay const way = cell_way(
+                        cell_calls(chain.shape(), first, last, use, reversal, w), slices, retains);
+                    check_way(way, retains);
+                    check_skips(way.calls, chain.shape(), first, last);
                     ++ways;
                 }
         }
@@ -151,6 +192,8 @@ TEST_CASE("the tighter a plan, the fewer bytes, and no fewer than live at once")
         for (std::size_t d = 0; d < programs.devices(); ++d)
             for (std::size_t i : {0u, 1u}) {
                 CHECK(plans[i].devices[d].total() >= plans[i + 1].devices[d].total());
+                CHECK(plans[i].parts.evaluation_height[d] >=
+                      plans[i + 1].parts.evaluation_height[d]);
                 lower[i] += plans[i].devices[d].total() > plans[i + 1].devices[d].total();
             }
         request.slack = 0;
@@ -181,6 +224,93 @@ TEST_CASE("the tighter a plan, the fewer bytes, and no fewer than live at once")
     CHECK(fewer > 0);
     CHECK(quantile(0.5) == 1);
     CHECK(quantile(0.99) <= 1.6);
+}
+
+namespace {
+
+// Call by call, of tensors that take a slot each.
+void count_slots(gpipe::CellCalls const& all, Stage stage, std::size_t& live, std::size_t& most) {
+    auto const s = static_cast<std::size_t>(stage);
+    for (std::size_t c = all.begin[s]; c < all.begin[s + 1]; ++c) {
+        for (CellTensor const& one : all.tensors) live += one.begin == c;
+        most = std::max(most, live);
+        for (CellTensor const& one : all.tensors) live -= one.end == c;
+    }
+}
+
+// That live at once on a device, in a step and in an evaluation of one of its cells.
+struct Slots {
+    std::size_t step = 0, evaluation = 0;
+};
+std::vector<Slots> live_slots(gpipe::Programs const& programs, gpipe::PlacedParts const& parts) {
+    std::vector<Slots> most(programs.devices());
+    for (std::size_t d = 0; d < most.size(); ++d) {
+        std::size_t live = 0;
+        for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) {
+            gpipe::Action const& a = programs[i];
+            count_slots(parts.of(a.cell, parts.way(a.cell, a.micro_batch)).calls,
+                        gpipe::stage_of(a.kind), live, most[d].step);
+        }
+        CHECK(live == 0);
+    }
+    for (std::size_t c = 0; c < programs.cells(); ++c) {
+        std::size_t live = 0;
+        count_slots(parts.of(c, gpipe::way_evaluates).calls, Stage::forward, live,
+                    most[programs.device_of(c)].evaluation);
+    }
+    return most;
+}
+
+} // namespace
+
+TEST_CASE(
+    "tensors of one size, each by itself, lie without a gap: no more bytes than live at once") {
+    std::mt19937_64 random(9);
+    std::size_t several = 0;
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 600 / toy::one_of(1)); ++n) {
+        CAPTURE(n);
+        std::size_t const cells = 1 + random() % 6, m = 1 + random() % 8;
+        auto const programs =
+            toy::lowerings[random() % 3](toy::mixed_by_chance(cells, m, 40, random));
+        std::size_t const length = cells + random() % (2 * cells + 4);
+        // No two that a call begins live equally long, and so are one part.
+        auto chain = toy::random_chain(random, length,
+                                       {.most_bytes = 1,
+                                        .most_tensors = 1,
+                                        .percent_saved = 0,
+                                        .percent_scratch = 0,
+                                        .percent_whole = 100});
+        chain.loss_scratch = {};
+        gpipe::PlanRequest request{chain.shape(), toy::some_cut(random, cells, length), 1, 1};
+        request.tightness = gpipe::Tightness::quick;
+        gpipe::PlacedParts const parts = plan_bytes(request, programs).parts;
+        std::vector<Slots> const most = live_slots(programs, parts);
+        for (std::size_t d = 0; d < programs.devices(); ++d) {
+            REQUIRE(parts.height[d] == most[d].step * gpipe::slot_alignment);
+            REQUIRE(parts.evaluation_height[d] == most[d].evaluation * gpipe::slot_alignment);
+        }
+        several += programs.cells() > programs.devices();
+    }
+    CHECK(several > 10);
+}
+
+TEST_CASE("calls that share a slice take turns in it") {
+    std::mt19937_64 random(10);
+    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 600 / toy::one_of(1)); ++n) {
+        CAPTURE(n);
+        std::size_t const length = 1 + random() % 9;
+        auto const chain = toy::random_chain(
+            random, length,
+            {.most_bytes = 1, .most_tensors = 1, .percent_skips = static_cast<int>(n % 2) * 20});
+        CellWay const way =
+            cell_way(cell_calls(chain.shape(), 0, length, {1}, gpipe::equal_segments(length, 1),
+                                gpipe::way_evaluates),
+                     1, false);
+        std::size_t live = 0, most = 0, bytes = 0;
+        count_slots(way.calls, Stage::forward, live, most);
+        for (TensorPart const& part : way.parts.parts) bytes += part.bytes;
+        CHECK(bytes == most * gpipe::slot_alignment);
+    }
 }
 
 TEST_CASE(

@@ -634,6 +634,44 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
     }
 }
 
+TEST_CASE("what lies outside of its arena, or in what lives for ever, is refused") {
+    std::size_t made = 0;
+    auto const says = [](Walked const& walked) -> std::string {
+        try {
+            check_table(walked.table, walked.plan, walked.lowered, walked.operands, walked.repeats);
+        } catch (std::logic_error const& error) {
+            return error.what();
+        }
+        return "";
+    };
+    std::string const flaw(sentence(gpipe::Flaw::outside));
+    each_table(200, 50000, [&](Walked walked, auto const&, auto const&, Random& random) {
+        Step const& step = walked.table.steps[random() % walked.table.steps.size()];
+        auto const operands = walked.operands[step.action];
+        if (operands.size() == 0) return;
+        Operand const operand = operands[random() % operands.size()];
+        gpipe::Location const& at = walked.located[operand.value];
+        if (at.begin == at.end) return;
+        bool const host = at.space == walked.plan.devices.size();
+        std::byte* const arena = walked.table.arenas[at.space];
+        std::byte* const first = arena + (host ? 0 : walked.plan.devices[at.space].state());
+        std::byte* const last = arena +
+                                (host ? walked.plan.host : walked.plan.devices[at.space].total()) -
+                                (at.end - at.begin);
+        std::byte*& to = walked.table.of(step)[operand.address];
+        for (std::byte* const inside : {first, last}) {
+            to = inside;
+            CHECK(says(walked).find(flaw) == std::string::npos);
+        }
+        for (std::byte* const outside : {first - 1, last + 1}) {
+            to = outside;
+            CHECK(says(walked).find(flaw) != std::string::npos);
+        }
+        ++made;
+    });
+    CHECK(made > 50);
+}
+
 TEST_CASE("P6 where calls only enqueue no step ends before all its layers have been called") {
     std::size_t made = 0;
     each_table(600, 30000, [&](Walked walked, auto const&, auto const&, Random&) {

@@ -177,7 +177,7 @@ class BytePlanner {
             // The output of a recompute, where it needs room at all, goes where the gradient will.
             cell.discards = edge.gradient && recomputes_[c] && c + 1 < cells_ &&
                             top(c).saved.count > 0 && !plan_.rewrites_output(c) &&
-                            top(c).output.slots(plan_.capacity) <= slot_bytes_of(edge);
+                            top(c).output.slots(plan_.capacity) <= edge.bytes;
         }
         assign();
         if (!inputs) return;
@@ -198,9 +198,6 @@ class BytePlanner {
         for (std::size_t m = 0; m < micro_batches_; ++m)
             if (plan_.lowered.offloads.moved(c, m)) return true;
         return false;
-    }
-    constexpr std::size_t slot_bytes_of(Edge const& edge) const {
-        return std::max(edge.bytes, edge.gradient_bytes);
     }
     constexpr void assign() {
         plan_.operands = find_operands(plan_.lowered, plan_.cells);
@@ -243,11 +240,11 @@ class BytePlanner {
     constexpr void size_pools() {
         for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
             Edge const& edge = plan_.lowered.edges[e];
-            plan_.pools.pool(Holds::input, e).bytes = slot_bytes_of(edge);
+            plan_.pools.pool(Holds::input, e).bytes = edge.bytes;
             plan_.pools.pool(Holds::input_back, e).bytes = edge.bytes;
             for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
                 if (holds == Holds::output || edge.link == Link::staged)
-                    plan_.pools.pool(holds, e).bytes = std::max(edge.bytes, edge.gradient_bytes);
+                    plan_.pools.pool(holds, e).bytes = edge.bytes;
         }
         for (std::size_t c = 0; c < cells_; ++c) {
             std::size_t const retained = plan_.parts.of(c, plan_.parts.way(c, 0)).retained;

@@ -41,7 +41,7 @@ struct Edge {
     std::uint16_t taker_slot = 0;
     ///@}
     std::size_t bytes = 0;          ///< of the tensors of a micro-batch
-    std::size_t gradient_bytes = 0; ///< of their gradients
+    std::size_t gradient_bytes = 0; ///< of their gradients, none larger than its tensor
 
     /// Whether they lie once for both ends.
     constexpr bool shared() const { return link == Link::shared; }

@@ -163,9 +163,9 @@ class EndBuilder : public EndTable {
                 if (ranks_.of(d) == rank) read(Holds::squares, d);
             });
         bool const joins = ending_.immediate ? at != last_ : !ending_.calls_enqueue;
-        for (std::size_t d = ranks_.begin(rank); d < ranks_.end(rank); ++d) {
-            if (joins || (ending_.copies_state && d == at)) read_gradients(d);
-            if (joins && !ending_.immediate && moves_[d]) read(Holds::buffers, d);
+        for (std::size_t d = ranks_.begin(rank); joins && d < ranks_.end(rank); ++d) {
+            read_gradients(d);
+            if (!ending_.immediate && moves_[d]) read(Holds::buffers, d);
         }
         use(Holds::committed, at, Use::write);
         if (ending_.copies_state) use(Holds::state, at, Use::next);
@@ -178,7 +178,6 @@ class EndBuilder : public EndTable {
     }
     [[gnu::noinline]] void take_state(std::size_t d, Holds decided) {
         if (!ending_.copies_state || d == commit_of(d)) return;
-        read_gradients(d);
         read(decided, commit_of(d));
         if (decided == Holds::committed) {
             use(Holds::committed, d, Use::write);
