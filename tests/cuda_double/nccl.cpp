@@ -219,6 +219,7 @@ TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, 
                     own.schedule = schedule;
                     own.checkpointing = checkpointing.policy;
                     own.device.device.graphs = trained / 2 % 2 * 2;
+                    own.debug = trained % 3 == 1;
                     {
                         Crew crew(k, watch, own);
                         CHECK_NOTHROW(crew.rethrow());
@@ -299,6 +300,7 @@ void replicas_train_alike(std::size_t points) {
             cuda_double::Session const doubles(session(k * of.replicas, of.number % 5));
             auto o = of.on_gpus<typename T::Options>();
             o.device.device.graphs = of.number / 2 % 2 * 2;
+            o.debug = of.number % 3 == 1;
             {
                 CrewOf<T, on_gpu> crew(k, watch, o, 60, of.replicas);
                 CHECK_NOTHROW(crew.rethrow());
@@ -465,6 +467,7 @@ template <class Crew> void throw_everywhere(std::size_t first, std::size_t one_o
                 undisturbed.rethrow();
                 expected = undisturbed.steps({8, 8, 8, 8}, false);
             }
+            o.debug = faults % 3 == 2;
             Crew crew(cells, watch, o, 60, replicas);
             crew.rethrow();
             watch.logs = true;
@@ -517,6 +520,7 @@ template <class Crew> void fail_calls(std::size_t least) {
             toy::Watch watch;
             auto o = options(2);
             o.device.device.graphs = n % 2;
+            o.debug = n % 3 == 1;
             std::size_t const replicas = n / 2 % 2 == 0 ? least : 2;
             cuda ? cuda_double::fail_call(n, cudaErrorInvalidValue) : nccl_double::fail_call(n);
             bool made = false, hit = false;
@@ -557,21 +561,82 @@ TEST_CASE("and so it is where replicas tell each other something") { fail_calls<
 
 TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
     cuda_double::Session const doubles(session(2, 0));
-    toy::Watch watch;
-    Crew crew(2, watch, options(2), 0.3);
-    crew.rethrow();
-    for (std::size_t r : {0, 1}) CHECK(crew.nccl(r).used_bytes() == nccl_double::memory);
-    toy::Data<Real> const data(8, 8);
-    crew.each([&](std::size_t r) {
-        if (r == 0) crew[r].step(data.inputs, data.targets);
-    });
-    REQUIRE(crew.errors[0]);
-    CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[0]),
-                         doctest::Contains("for longer than the deadline"), std::runtime_error);
-    crew.each([&](std::size_t r) {
-        if (r == 1) crew[r].step(data.inputs, data.targets);
-    });
-    CHECK(crew.errors[1]);
+    for (bool const debug : {false, true}) {
+        toy::Watch watch;
+        auto o = options(2);
+        o.debug = debug;
+        Crew crew(2, watch, o, 0.3);
+        crew.rethrow();
+        for (std::size_t r : {0, 1}) CHECK(crew.nccl(r).used_bytes() == nccl_double::memory);
+        toy::Data<Real> const data(8, 8);
+        crew.each([&](std::size_t r) {
+            if (r == 0) crew[r].step(data.inputs, data.targets);
+        });
+        REQUIRE(crew.errors[0]);
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[0]),
+                             doctest::Contains("for longer than the deadline"), std::runtime_error);
+        crew.each([&](std::size_t r) {
+            if (r == 1) crew[r].step(data.inputs, data.targets);
+        });
+        CHECK(crew.errors[1]);
+    }
+}
+
+namespace {
+
+// Writes nothing when it is told so.
+struct Forgetful : toy::Linear<Real, 5, 5> {
+    std::atomic<bool>* forgets = nullptr;
+    void forward(auto& ctx, auto x, auto y) const {
+        if (!*forgets) toy::Linear<Real, 5, 5>::forward(ctx, x, y);
+    }
+};
+std::atomic<bool> forgets{false};
+auto make_forgetful(toy::Watch&) {
+    using Middle = toy::Enqueued<Forgetful>;
+    return gpipe::Pipeline<toy::Enqueued<toy::Linear<Real, 5, 5>>, Middle,
+                           toy::Enqueued<toy::StrictLinear<Real, 5, 3>>>(
+        {}, Middle{Forgetful{{}, &forgets}}, {});
+}
+
+} // namespace
+
+TEST_CASE("with debug what a layer leaves unwritten is said on its rank, and on the others that it "
+          "was there; nothing has changed, and training goes on") {
+    using Forgetting =
+        TrainOf<gpipe::shard::Nothing, decltype(make_forgetful(std::declval<toy::Watch&>()))>;
+    for (std::size_t const replicas : {1, 2})
+        for (bool const graphs : {false, true}) {
+            cuda_double::Session const doubles(session(3 * replicas, 3));
+            toy::Watch watch;
+            Forgetting::Options o;
+            o.samples = 8;
+            o.micro_batches = 2;
+            o.debug = true;
+            o.device.device.graphs = graphs;
+            {
+                CrewOf<Forgetting, &make_forgetful> crew(3, watch, o, 60, replicas);
+                crew.rethrow();
+                toy::Data<Real> const data(8, 8);
+                auto const before = state_of(crew);
+                forgets = true;
+                crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+                forgets = false;
+                char const* const words =
+                    "output 0 is left unwritten, first at element 0 of sample";
+                for (std::size_t r = 0; r < crew.ranks(); ++r) {
+                    REQUIRE(crew.errors[r]);
+                    std::string const said =
+                        toy::thrown_by([&] { std::rethrow_exception(crew.errors[r]); });
+                    CHECK_MESSAGE(toy::has(said, words), said);
+                    CHECK_MESSAGE(toy::has(said, "on rank") == (r % 3 != 1), said);
+                    CHECK(crew[r].failure()->layer == 1);
+                }
+                CHECK((state_of(crew) == before));
+                crew.steps({8, 8, 8}, true);
+            }
+            CHECK(cuda_double::complaints() == "");
+        }
 }
 
 TEST_CASE("a rank's GPU becomes its thread's, and is that of its device, or all ranks hear of it") {

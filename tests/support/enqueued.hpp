@@ -430,29 +430,21 @@ struct gpipe::StepWork<gpipe::device::Cuda>
     // What it finds comes back behind the state of the step.
     static gpipe::PoisonFinding find_poison(gpipe::StepFrame const& shared,
                                             gpipe::PoisonedBytes const& bytes) {
-        if (is_capturing(shared)) return {};
+        Stream const& stream = *static_cast<Stream const*>(shared.stream);
+        if (stream.is_captured()) return {};
         auto* const found = reinterpret_cast<gpipe::PoisonFinding*>(
             const_cast<gpipe::StepState*>(shared.state) + 1);
         toy::Ranges ranges;
         ranges.add(static_cast<std::byte const*>(bytes.data), bytes.room);
         ranges.add(found, 1);
-        Stream const& stream = *static_cast<Stream const*>(shared.stream);
         toy::enqueue(
             stream, [bytes, found] { *found = gpipe::detail::find_poison(bytes); },
             std::move(ranges), "a look at what is written");
+        stream.finish();
         gpipe::PoisonFinding result;
         gpipe::cuda::check("cudaMemcpyAsync", cudaMemcpyAsync(&result, found, sizeof result,
                                                               cudaMemcpyDefault, stream));
         stream.synchronize();
         return result;
-    }
-
-  private:
-    static bool is_capturing(gpipe::StepFrame const& shared) {
-        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-        gpipe::cuda::check(
-            "cudaStreamIsCapturing",
-            cudaStreamIsCapturing(*static_cast<Stream const*>(shared.stream), &status));
-        return status != cudaStreamCaptureStatusNone;
     }
 };

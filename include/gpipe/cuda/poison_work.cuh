@@ -54,12 +54,6 @@ struct FindPoison {
     }
 };
 
-inline bool is_capturing(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &status));
-    return status != cudaStreamCaptureStatusNone;
-}
-
 } // namespace detail
 
 /// What PoisonWork does, by kernels. In a capture, which cannot be waited for, nothing is looked
@@ -70,13 +64,15 @@ inline void fill_poison(StepFrame const& shared, PoisonedBytes const& all) {
                    all.room / sizeof(std::uint64_t), detail::FillPoison{all});
 }
 inline PoisonFinding find_poison(StepFrame const& shared, PoisonedBytes const& all) {
-    cudaStream_t const stream = *static_cast<device::Cuda::Stream const*>(shared.stream);
-    if (detail::is_capturing(stream)) return {};
+    auto const& stream = *static_cast<device::Cuda::Stream const*>(shared.stream);
+    if (stream.is_captured()) return {};
     detail::PoisonFound* const there = detail::poison_found(shared);
     detail::PoisonFound found{};
     check("cudaMemsetAsync", cudaMemsetAsync(there, 0, sizeof found, stream));
     std::size_t const units = all.poison.unit > 0 ? all.bytes / all.poison.unit : 0;
     for_each_index(stream, units + (all.room - all.bytes), detail::FindPoison{all, units, there});
+    stream
+        .finish(); // a copy to pageable memory would wait for other ranks, whatever becomes of them
     check("cudaMemcpyAsync",
           cudaMemcpyAsync(&found, there, sizeof found, cudaMemcpyDeviceToHost, stream));
     check("cudaStreamSynchronize", cudaStreamSynchronize(stream));

@@ -99,7 +99,7 @@ class Cuda : public OwnMemory {
             auto const priority = s < links_.devices() ? cuda::Priority::low : cuda::Priority::high;
             int const gpu = links_.gpu(device_of_stream[s]);
             cuda::Stream const& own = streams_.emplace_back(gpu, priority, blocking_);
-            names_.emplace_back(own, &capture_, blocking_);
+            names_.emplace_back(own, &capture_, blocking_, peers_);
             marks_.emplace_back();
             while (marks_[s].size() < marks) marks_[s].emplace_back(gpu);
             if (s < ending()) ends_.emplace_back(gpu);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/error.hpp>
+#include <gpipe/device/cuda_peers.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 #include <gpipe/device/executor.hpp>
 
@@ -84,17 +85,22 @@ class WatchedStream : public StreamRef {
     static constexpr bool replays = true;
 
     /// Any; or one that a device captures, which has the watch. `looks`: whether its GPU is to be
-    /// current behind each call of a layer.
+    /// current behind each call of a layer; `peers`: whom its work meets, null if nobody.
     ///@{
     explicit WatchedStream(cudaStream_t stream) : StreamRef(stream) {}
-    WatchedStream(Stream const& stream, CaptureWatch* capture, bool looks)
-        : StreamRef(stream), capture_(capture), gpu_(looks ? stream.device() : any_gpu) {}
+    WatchedStream(Stream const& stream, CaptureWatch* capture, bool looks, Peers* peers)
+        : StreamRef(stream), capture_(capture), gpu_(looks ? stream.device() : any_gpu),
+          peers_(peers) {}
     ///@}
     /// For calls of CUDA. Notes, in a capture, whether one before was refused.
     operator cudaStream_t() const noexcept {
         if (capture_) capture_->look();
         return stream_;
     }
+    /// Whether what is put on it is noted for a graph, and does not run.
+    bool is_captured() const { return capture_ && capture_->on(); }
+    /// Returns when everything on it has run, in the midst of a step, too. Throws Error.
+    void finish() const { cuda::finish(*this, peers_); }
     /// Behind a layer's call. Throws Error if a kernel could not be launched, CannotCapture, and
     /// std::logic_error if another GPU is current now, which whoever comes next would be blamed
     /// for.
@@ -119,6 +125,7 @@ class WatchedStream : public StreamRef {
 
     CaptureWatch* capture_ = nullptr;
     int gpu_ = any_gpu;
+    Peers* peers_ = nullptr;
 };
 
 /// Whether this is the error of a call that failed because the capture had been spoilt before.

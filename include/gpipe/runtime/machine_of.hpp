@@ -47,10 +47,6 @@ void tell_device([[maybe_unused]] typename Device::Options& device,
                  [[maybe_unused]] MachineWork const& work, [[maybe_unused]] std::size_t devices) {
     if constexpr (requires { device.blocking; }) device.blocking |= work.debug;
     if constexpr (joins_ranks<Device>) {
-        bool const alone = Device::in_one_process && work.replication.count == 1;
-        if (calls_enqueue<Device> && work.debug && !alone) // it would wait in the midst of a step
-            throw std::invalid_argument("gpipe: Options::debug is for devices of one rank and one "
-                                        "replica where messages go from GPU to GPU");
         device.replicas = work.replication.count;
         device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
         if (device.devices == dynamic) device.devices = devices;

@@ -135,6 +135,7 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
     // In the order of all messages, and in that of a stream.
     template <class Put> void exchange(cuda::StreamRef stream, Put put) {
         if (communicator_.is_grouped()) return put();
+        if (!communicator_) std::rethrow_exception(error()); // somebody was lost in this step
         bool const apart = !(stream == wire_);
         if (apart) {
             here_.record(stream);
