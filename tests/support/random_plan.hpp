@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <random>
+#include <utility>
 #include <vector>
 
 // What a plan is made of, by chance.
@@ -80,6 +81,7 @@ struct RandomPlan {
     gpipe::Array<gpipe::Reversal> reversals; ///< by cell, or none
     gpipe::Array<gpipe::Link> links;         ///< see plan_bytes()
     gpipe::MemoryPlan plan;
+    gpipe::Programs programs; ///< without copies
 };
 /// Links between cells, and behind them those of a chain's skips: each that goes from device to
 /// device like one of the cells', or as `ranks` say.
@@ -118,7 +120,7 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
     sizes.percent_parameters = percents[random() % 5];
     sizes.percent_skips = percent_skips;
     std::size_t const length = cells + random() % (2 * cells + 1);
-    RandomPlan result{random_chain(random, length, sizes), {}, {}, {}};
+    RandomPlan result{random_chain(random, length, sizes), {}, {}, {}, {}};
     gpipe::Array<std::size_t> const first = some_cut(random, cells, length);
     if (in_pieces) {
         result.reversals = gpipe::Array<gpipe::Reversal>(cells);
@@ -138,6 +140,7 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
     gpipe::PlanRequest request{result.chain.shape(), first, 1, 1 + random() % 2, {}, result.links};
     request.slack = slack;
     result.plan = gpipe::plan_memory(request, programs, result.reversals);
+    result.programs = std::move(programs);
     return result;
 }
 

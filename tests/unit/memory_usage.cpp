@@ -220,6 +220,36 @@ TEST_CASE("with transfers of which there are no times the peak is within the pla
     CHECK(with_outbox > 200);
 }
 
+TEST_CASE(
+    "an offload of which there is no time is hidden behind the action that comes next, and the "
+    "peak is within the plan") {
+    std::mt19937_64 random{37};
+    std::size_t offloads = 0;
+    for (std::size_t const m : {2u, 4u, 5u, 7u})
+        toy::each_of_catalogue(
+            3, 6, m, [&](gpipe::schedule::Dynamic const& schedule, std::size_t k) {
+                auto const made = toy::some_plan(schedule.programs(k, m), true, random);
+                Programs const& programs = made.programs;
+                MemoryPlan const& plan = made.plan;
+                Times const times = gpipe::simulate<std::int64_t>(programs, odd_cost(m));
+                auto const curves = gpipe::memory_usage(plan, times);
+                for (std::size_t d = 0; d < curves.size(); ++d) {
+                    CAPTURE(schedule.name());
+                    check_curve(curves[d], plan.devices[d].total(), double(times.makespan));
+                    for (std::size_t i = programs.begin(d); i + 1 < programs.end(d); ++i) {
+                        Action const& a = programs[i];
+                        if (a.kind != Kind::forward ||
+                            !plan.lowered.offloads.moved(a.cell, a.micro_batch))
+                            continue;
+                        std::size_t const kept = plan.pools.pool(Holds::retained, a.cell).bytes;
+                        CHECK(curves[d].at(double(times.start[i + 1])) >= curves[d].fixed + kept);
+                        offloads += kept > 0;
+                    }
+                }
+            });
+    CHECK(offloads > 50);
+}
+
 TEST_CASE("actions of micro-batches without samples, which take no time, use nothing") {
     std::mt19937_64 random{31};
     auto chain = toy::random_chain(random, 4, {.percent_integers = 0});
