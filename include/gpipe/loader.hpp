@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/checked.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/core/hash.hpp>
 #include <gpipe/layer/batch.hpp>
@@ -24,7 +25,7 @@ struct LoaderOptions {
     std::size_t batch = 0;  ///< samples of a mini-batch, of all replicas; 0: as many as fit
     std::uint64_t seed = 0; ///< of the order
     bool shuffled = true;   ///< anew in each epoch; else in the order of the source
-    std::size_t ahead = 2;  ///< mini-batches that are read beforehand, by a thread; 0: none
+    std::size_t ahead = 2;  ///< mini-batches, at most 65,536, that a thread reads beforehand
     std::size_t parts = 1;  ///< that a step consists of, each loaded as one: see accumulate()
 };
 
@@ -56,8 +57,9 @@ template <class Train, class Source> class Loader {
 
     /// Begins with the mini-batch after the steps that are trained. `train` is looked at here only.
     /// With several replicas in this process, or ranks, all call it. Throws std::invalid_argument
-    /// for a source without samples, for more samples in a mini-batch than there is room for, and
-    /// for a step of no part; other ranks, on hosts, then throw that this one has refused.
+    /// for a source without samples, or of so many that it says none (above 2^63), for more samples
+    /// in a mini-batch than there is room for, and for parts of a step, or mini-batches ahead, that
+    /// are none or too many; other ranks, on hosts, then throw that this one has refused.
     Loader(Train& train, Source source, LoaderOptions const& options = {})
         : source_(std::move(source)), options_(options),
           samples_(options.batch ? options.batch : room(train)), size_(size_of(source_, error_)),
@@ -78,17 +80,17 @@ template <class Train, class Source> class Loader {
         thread_.join();
     }
 
-    /// The next one. Throws what the source throws; asked again it tries again.
+    /// The next one. Throws what the source throws; asked again it tries again, and not before.
     Loaded next() {
         std::unique_lock lock(mutex_);
         if (options_.ahead == 0) {
             read(next_);
         } else {
+            if (std::exchange(told_, false)) error_ = nullptr;
+            changed_.notify_all();
             changed_.wait(lock, [&] { return read_ > next_ || error_; });
-            if (read_ == next_) {
-                changed_.notify_all();
-                std::rethrow_exception(std::exchange(error_, nullptr));
-            }
+            told_ = read_ == next_;
+            if (told_) std::rethrow_exception(error_);
         }
         Slot const& slot = slot_of(next_);
         changed_.notify_all(); // the slot of the one before is free
@@ -100,14 +102,14 @@ template <class Train, class Source> class Loader {
     std::uint64_t position() const { return next_; }
     /// Goes on with that one. Throws std::invalid_argument if there are 2^63 samples before it.
     void seek(std::uint64_t number) {
-        if (number > (std::uint64_t{1} << 63) / samples_)
-            throw std::invalid_argument("gpipe: a Loader is to go on where nobody can count to");
+        check_counted(number);
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return !reads_; });
         std::size_t const count = slots_.size(); // of which the caller holds one until next()
         turn_ = (place_of(next_) + count - number % count) % count;
         next_ = read_ = number;
         error_ = nullptr;
+        told_ = false;
         changed_.notify_all();
     }
     /// Samples of a mini-batch.
@@ -129,6 +131,7 @@ template <class Train, class Source> class Loader {
     static std::size_t room(Train const& train) {
         return detail::MachineAccess::of(train).all_samples();
     }
+    static constexpr std::uint64_t most = std::uint64_t{1} << 63; // samples
     using Check = detail::CheckSource<Source, Input, Target>;
     static std::uint64_t size_of([[maybe_unused]] Source const& source,
                                  std::exception_ptr& error) noexcept try {
@@ -145,11 +148,23 @@ template <class Train, class Source> class Loader {
                 samples_, room(train));
         if (error_) return error_;
         if (size_ == 0) throw std::invalid_argument("gpipe: there are no samples to load");
+        if (size_ > most)
+            throw std::invalid_argument("gpipe: a source has more samples than can be counted");
         if (options_.parts == 0)
             throw std::invalid_argument("gpipe: a step that is loaded has no parts");
+        check_counted(checked_product(train.steps(), options_.parts));
+        check_counted(options_.parts);
+        if (options_.ahead > 65'536)
+            throw std::invalid_argument(
+                "gpipe: LoaderOptions::ahead is more than 65,536 mini-batches");
         return nullptr;
     } catch (...) {
         return std::current_exception();
+    }
+    // Whether its samples can be.
+    void check_counted(std::uint64_t number) const {
+        if (number > most / samples_)
+            throw std::invalid_argument("gpipe: a Loader is to go on where nobody can count to");
     }
     // For all that says which samples a mini-batch has.
     std::uint64_t number() const {
@@ -214,6 +229,7 @@ template <class Train, class Source> class Loader {
     std::uint64_t read_;   // by the thread: all from next_ on to this one have been
     std::size_t turn_ = 0; // slot of mini-batch 0, see seek()
     bool reads_ = false, stops_ = false;
+    bool told_ = false; // whether the caller knows of error_, and has not asked again
     std::thread thread_;
 };
 

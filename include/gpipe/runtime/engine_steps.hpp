@@ -66,8 +66,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     std::size_t const slot = next_slot_;
     bool const trains = optimizer != nullptr;
     tied_.take_back();
-    throw_unheard();
-    finish_slot(slot);
+    make_ready();
     if (accumulated_ > 0 && runs_.immediate()) finish_all(); // for nothing could be taken back
     std::size_t const before = accumulated_;
     SampleRange const part = planned_.own_part(samples);
@@ -139,6 +138,8 @@ template <DeviceRuntime Device> void Engine<Device>::finish_slot(std::size_t slo
 template <DeviceRuntime Device> void Engine<Device>::make_ready() {
     throw_unheard();
     finish_slot(next_slot_);
+    for (std::size_t n = 1; n < slots; ++n) // what begins behind one in vain would be so, too
+        if (runs_[(next_slot_ + n) % slots].in_vain) finish_slot((next_slot_ + n) % slots);
     if (doubtful_) finish_all();
 }
 

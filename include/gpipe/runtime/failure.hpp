@@ -28,12 +28,12 @@ enum class FailureOf : std::uint8_t {
 /// Where a layer (or the loss) threw, or what was not finite. The exception itself leaves step() as
 /// it was thrown.
 struct Failure {
-    std::size_t layer = 0;       ///< position in the chain; L for the loss
-    std::string_view layer_name; ///< its type
-    std::size_t cell = 0;        ///< that the action was of
-    std::size_t micro_batch = 0; ///< of a call or the loss; `all`: the sum over all of them
-    Kind action = Kind::forward; ///< what was being done, of a call or the loss
-    std::exception_ptr error;    ///< as it was thrown
+    std::size_t layer = 0;         ///< position in the chain; L for the loss
+    std::string_view layer_name{}; ///< its type
+    std::size_t cell = 0;          ///< that the action was of
+    std::size_t micro_batch = 0;   ///< of a call or the loss; `all`: the sum over all of them
+    Kind action = Kind::forward;   ///< what was being done, of a call or the loss
+    std::exception_ptr error;      ///< as it was thrown
     /// In place of a micro-batch.
     static constexpr std::size_t all = static_cast<std::size_t>(-1);
     FailureOf of = FailureOf::call; ///< what failed

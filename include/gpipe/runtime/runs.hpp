@@ -127,11 +127,7 @@ template <DeviceRuntime Device> class Runs {
     void interrupt(Run& run) {
         run.ended = true;
         torn_ = torn_ || run.arguments.trains();
-        if (!run.arguments.last) {
-            Failure failure;
-            failure.error = std::current_exception();
-            spoil(run, std::move(failure));
-        }
+        if (!run.arguments.last) spoil(run, {.error = std::current_exception()});
     }
     /// Once all of it is done. Throws what a layer threw, or what was not finite: of several the
     /// first in the programs' linear order, whatever the timing; then nothing was updated.
@@ -164,7 +160,8 @@ template <DeviceRuntime Device> class Runs {
         // Its commit may not have seen that yet, where the first device has no update to wait for.
         for (Run& other : runs_) {
             if (other.ended || other.before != &run) continue;
-            if (run.failed() || run.dropped)
+            other.in_vain = run.failed() || run.dropped;
+            if (other.in_vain)
                 other.failure.tell(FirstFailure::behind_actions(0), detail::begun_too_early());
             other.before = nullptr;
         }
