@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gpipe/core/error.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/core/hash.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/layer_check.hpp>
@@ -204,8 +206,9 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
 /// Changes nothing of the training, and allocates what it needs. With several ranks all call it,
 /// each looks at its own layers (of several replicas those of the first do), and all have the
 /// report. The arrays are in the host's memory. Throws what a layer throws, and
-/// std::invalid_argument for batches that do not fit. It takes some 8 x (entries + 4) forwards per
-/// tensor; where rounding asks for more widths, up to ten times as many.
+/// std::invalid_argument for batches that do not fit, and for a tolerance that is none. It takes
+/// some 8 x (entries + 4) forwards per tensor; where rounding asks for more widths, up to ten times
+/// as many.
 template <class Net, class... Policies>
 [[nodiscard]] GradientReport
 check_gradients(Training<Net, Policies...>& train,
@@ -213,8 +216,13 @@ check_gradients(Training<Net, Policies...>& train,
                 Batch<typename Training<Net, Policies...>::Target> targets,
                 GradientCheckOptions const& options = {}) {
     auto& machine = detail::MachineAccess::machine(train);
-    std::size_t const samples = detail::or_refuse(
-        machine, [&] { return detail::checked_batch(inputs, targets, "targets"); });
+    std::size_t const samples = detail::or_refuse(machine, [&] {
+        if (!(options.tolerance >= 0 && detail::is_finite(options.tolerance)))
+            detail::throw_error<std::invalid_argument>(
+                "gpipe: GradientCheckOptions::tolerance is %g: an error is compared with it",
+                options.tolerance);
+        return detail::checked_batch(inputs, targets, "targets");
+    });
     machine.finish();
     auto const given = inputs.tensors();
     auto const wanted = targets.tensors();

@@ -16,6 +16,7 @@
 // expect GPIPE_SAVED_SIZE_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
 // expect GPIPE_WRONG_TRAINING_IN_BRACES: gpipe: the forward of layer Index .L. takes other arguments
 // expect GPIPE_LIBRARY_OPTIMIZER_OF_OTHER_TYPES: gpipe: the optimizer \(O\) takes no parameters of this type \(T\), which the chain has \(the library's calculate in float and double
+// expect GPIPE_LIBRARY_OPTIMIZER_OF_CONVERTING_TYPES: gpipe: the optimizer \(O\) takes no parameters of this type \(T\), which the chain has \(the library's calculate in float and double
 // expect GPIPE_PARAMETERS_UNDECLARED: gpipe: there is no such tensor: the layer does not declare it
 // expect GPIPE_NONE_IS_WRITTEN: gpipe: there is no such tensor: .* or it is gpipe::none, which accepts_none takes
 // expect GPIPE_WITHOUT_OPTIMIZER: gpipe: a Training is given four things, in this order: the Net, the loss, the optimizer
@@ -104,8 +105,17 @@ struct Short {
     Short& operator+=(Short) { return *this; }
 };
 template <> struct gpipe::CarriesGradient<Short> : std::true_type {};
-#ifdef GPIPE_LIBRARY_OPTIMIZER_OF_OTHER_TYPES
+// These calculate, and what it comes to is another type.
+struct Brief {
+    Brief() = default;
+    Brief(float) {}
+    operator float() const { return 0; }
+};
+template <> struct gpipe::CarriesGradient<Brief> : std::true_type {};
+#if defined(GPIPE_LIBRARY_OPTIMIZER_OF_OTHER_TYPES)
 using Half = Short;
+#elif defined(GPIPE_LIBRARY_OPTIMIZER_OF_CONVERTING_TYPES)
+using Half = Brief;
 #else
 using Half = float;
 #endif

@@ -493,6 +493,18 @@ TEST_CASE("one sample is enough, and batches that do not fit are refused") {
     CHECK_THROWS_WITH_AS((report_of<float, toy::MeanSquare<float, 5>>(toy::numbers<float>(10, 2), 1,
                                                                       toy::Linear<float, 5, 5>{})),
                          "gpipe: 2 inputs, but 1 targets", std::invalid_argument);
+    toy::Watch watch;
+    toy::Train<float, gpipe::device::Host>::Options options;
+    options.samples = 8;
+    options.cells = 1;
+    toy::Train<float, gpipe::device::Host> train(toy::make_net<float>(watch), {}, {}, options);
+    toy::Data<float> const data(8);
+    for (double const tolerance :
+         {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
+        CHECK_THROWS_WITH_AS((void)gpipe::check_gradients(train, data.inputs, data.targets,
+                                                          {.tolerance = tolerance}),
+                             doctest::Contains("GradientCheckOptions::tolerance is"),
+                             std::invalid_argument);
 }
 
 TEST_CASE("what a layer throws in a check leaves as it was thrown, and the training trains on") {

@@ -276,6 +276,12 @@ TEST_CASE("P1 optional tensors: replicas, and ranks that are all told the same, 
     toy::add_state<Net>(plain, expected, true);
     toy::add_state<Net>(crew, found, true);
     CHECK((expected == found));
+    Data const data(13);
+    crew.each([&](std::size_t r) { crew[r].step(data.batch<T>(r > 0), data.targets); });
+    std::string const words = toy::thrown_by([&] { crew.rethrow(); });
+    CHECK_MESSAGE(toy::has(words, "train on 13 samples without tensors 1, 2 (of the inputs, then "
+                                  "the targets) after"),
+                  words);
 }
 
 namespace {

@@ -90,7 +90,7 @@ GPIPE_INLINE std::string show_numbers(std::span<NamedNumber const> ranges, bool 
         std::string words;
         if (range.high != NamedNumber::none)
             words = " from " + low + " to " + std::to_string(range.high);
-        else if (range.low > 1)
+        else if (range.low > 0)
             words = " from " + low + " on";
         if (optional) words += ", else " + std::to_string(range.fallback);
         if (range.bytes) words += ", KiB, MiB or GiB may follow";

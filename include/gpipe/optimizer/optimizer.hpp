@@ -94,10 +94,11 @@ concept HasRule = requires(O const optimizer, UpdateContext context) {
     optimizer.template rule<T>(context);
 };
 
-/// Whether the library's optimizers calculate in T.
+/// Whether the library's optimizers calculate in T: not if that comes to another type.
 template <class T>
 concept OptimizerNumber = requires(T x) {
-    { x* x - x / x == 0 } -> std::convertible_to<bool>;
+    { x* x - x / x } -> std::same_as<T>;
+    { x == 0 } -> std::convertible_to<bool>;
 };
 /// Whether those that take roots do.
 template <class T>

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 
 namespace gpipe::detail {
 
@@ -67,14 +68,15 @@ struct RankCall {
         auto const count = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
         Message const nothing("%s", "");
         Message const behind = before > 0 ? Message(" behind %llu", count(before)) : nothing;
-        Message const without =
-            absent > 0
-                ? Message(" without tensors %#llx of those that may be absent", count(absent))
-                : nothing;
+        std::string without;
+        for (std::size_t i = 0; i < 64; ++i)
+            if (absent >> i & 1)
+                without += (without.empty() ? " without tensors " : ", ") + std::to_string(i);
+        if (absent > 0) without += " (of the inputs, then the targets)";
         Message const loaded =
             number > 0 ? Message(" of mini-batch %llu", count(number - 1)) : nothing;
         return Message("%s %llu samples%s%s%s after %llu steps of seed %llu", kinds[kind],
-                       count(samples), loaded.text, behind.text, without.text, count(step),
+                       count(samples), loaded.text, behind.text, without.c_str(), count(step),
                        count(seed));
     }
 };
