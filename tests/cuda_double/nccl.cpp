@@ -651,6 +651,19 @@ TEST_CASE("a rank's GPU becomes its thread's, and is that of its device, or all 
     }
     toy::Watch watch;
     auto o = options(2);
+    o.device.devices = 2;
+    o.device.device.gpus = {0, 1};
+    {
+        Crew crew(2, watch, o);
+        for (std::size_t r : {0, 1}) {
+            REQUIRE(crew.errors[r]);
+            CHECK_THROWS_WITH_AS(
+                std::rethrow_exception(crew.errors[r]),
+                "gpipe: where messages go from GPU to GPU each rank has one device",
+                std::invalid_argument);
+        }
+    }
+    o.device.devices = 1;
     o.device.device.gpus = {0};
     Crew crew(2, watch, o);
     for (std::size_t r : {0, 1}) {

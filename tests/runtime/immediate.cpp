@@ -274,6 +274,9 @@ TEST_CASE("P6 who stays a step ahead loses two by one failure, and not all that 
     for (int i = 0; i < 12; ++i) {
         if (i == 5) watch.faults = {{9, 0, gpipe::Phase::forward}};
         auto next = train.start(data.inputs, data.targets);
+        CHECK_THROWS_WITH_AS(train.timeline(),
+                             doctest::Contains("when actions ran is asked while steps, or"),
+                             std::logic_error);
         try {
             double const loss = step.result().loss;
             CHECK(loss == other.step(data.inputs, data.targets).loss);

@@ -264,5 +264,6 @@ TEST_CASE("A8 any other name is refused with what there is") {
         CHECK(refusal(name) == "gpipe: there is no checkpointing policy '" + std::string(name) +
                                    "'; there are " + list);
     }
+    CHECK(list.find("every-segment-N (N from 1 on)") != std::string::npos);
     CHECK(refusal("never,,never").substr(0, 45) == "gpipe: there is no checkpointing policy ''; t");
 }
