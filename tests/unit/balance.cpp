@@ -2,6 +2,7 @@
 
 #include <gpipe/balance/balance.hpp>
 #include <gpipe/balance/metrics.hpp>
+#include <gpipe/core/dynamic.hpp>
 
 #include <algorithm>
 #include <array>
@@ -315,9 +316,12 @@ TEST_CASE("by weights, the largest product of a cell is the smallest of all cuts
     CHECK(moved > compared / 4);
     Cut first(3);
     Costs const costs(4, 1.0);
-    gpipe::Array<std::size_t> const none(2);
-    CHECK_THROWS_AS(gpipe::cut_by_bottleneck(costs.data(), 4, 2, first.data(), none),
-                    std::invalid_argument);
+    for (std::size_t const k : {0, 1}) {
+        gpipe::Array<std::size_t> none(2, 1);
+        none[k] = 0;
+        CHECK_THROWS_WITH_AS(gpipe::cut_by_bottleneck(costs.data(), 4, 2, first.data(), none),
+                             "gpipe: the weight of a cell is zero", std::invalid_argument);
+    }
 }
 
 TEST_CASE("by weights, too, cuts beyond the limit for ties are the earliest that do") {
@@ -659,7 +663,11 @@ TEST_CASE("a balance by hand is taken as it is, or refused with the numbers") {
     gpipe::Balance<2, 1, 1, 2>::cut(nullptr, 6, 4, first.data());
     CHECK(first == Cut{0, 2, 3, 4, 6});
     auto const three_cells = [&] { gpipe::Balance<2, 1, 1, 2>::cut(nullptr, 6, 3, first.data()); };
-    CHECK(has(message_of<std::invalid_argument>(three_cells), "4 entries, but 3 cells"));
+    CHECK(message_of<std::invalid_argument>(three_cells) ==
+          "gpipe: the balance has 4 entries, but 3 cells were asked for");
+    auto const five_cells = [&] { gpipe::Balance<2, 1, 1, 2>::cut(nullptr, 6, 5, first.data()); };
+    CHECK(message_of<std::invalid_argument>(five_cells) ==
+          "gpipe: the balance has 4 entries, but 5 cells were asked for");
     auto const seven_layers = [&] { gpipe::Balance<2, 1, 1, 2>::cut(nullptr, 7, 4, first.data()); };
     CHECK(has(message_of<std::invalid_argument>(seven_layers), "sums to 6 but the pipeline has 7"));
 }

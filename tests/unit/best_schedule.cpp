@@ -354,36 +354,50 @@ TEST_CASE("any checkpointing policies can take part, and a problem without an an
     problem.micro_batches = 4;
     CHECK(best_schedule(problem, Never{}).ranked.size() == one.ranked.size() + 1);
 
-    problem.most_cells_per_device = 9;
-    CHECK_THROWS_AS(best_of(problem), std::invalid_argument);
-    problem.most_cells_per_device = 0;
-    CHECK_THROWS_AS(best_of(problem), std::invalid_argument);
-    CHECK_THROWS_AS(best_of({.devices = 0, .micro_batches = 1}), std::invalid_argument);
-    CHECK_THROWS_AS(best_of({.devices = 1, .micro_batches = 0}), std::invalid_argument);
+    auto const refused = [](ScheduleProblem const& wrong, char const* words) {
+        CHECK_THROWS_WITH_AS(best_of(wrong), words, std::invalid_argument);
+    };
+    for (std::size_t const cells : {0, 9}) {
+        problem.most_cells_per_device = cells;
+        refused(problem, "gpipe: the catalogue has schedules for 1 to 8 cells per device");
+    }
+    char const* const nothing = "gpipe: a schedule needs a device and a micro-batch";
+    refused({.devices = 0, .micro_batches = 1}, nothing);
+    refused({.devices = 1, .micro_batches = 0}, nothing);
     ScheduleProblem skipping{.devices = 3, .micro_batches = 1};
-    skipping.skips = {1, {1, 1}};
-    CHECK_THROWS_AS(best_of(skipping), std::invalid_argument);
-    skipping.skips = {1, {1, 3}};
-    CHECK_THROWS_AS(best_of(skipping), std::invalid_argument);
+    skipping.skips = {1, {1, 2}};
+    CHECK_NOTHROW(best_of(skipping));
+    for (auto const& [from, to] : {std::pair{1, 1}, {1, 0}, {1, 3}}) {
+        skipping.skips[0].from = static_cast<std::size_t>(from);
+        skipping.skips[0].to = static_cast<std::size_t>(to);
+        refused(skipping, "gpipe: a skip leads from a share to a later one");
+    }
 
     double const nan = std::numeric_limits<double>::quiet_NaN();
     double const infinity = std::numeric_limits<double>::infinity();
-    for (double const wrong : {-1.0, nan, infinity})
+    char const* const no_number =
+        "gpipe: a schedule is chosen by times and bytes that are finite, and not negative";
+    for (double const wrong : {-1.0, nan, infinity}) {
+        skipping.skips = {1, {1, 2, wrong, 0}};
+        refused(skipping, no_number);
+        skipping.skips = {1, {1, 2, 0, wrong}};
+        refused(skipping, no_number);
         for (double ScheduleProblem::*number :
              {&ScheduleProblem::activation_bytes, &ScheduleProblem::boundary_bytes,
               &ScheduleProblem::latency}) {
             ScheduleProblem worse{.devices = 2, .micro_batches = 2};
             worse.*number = wrong;
-            CHECK_THROWS_AS(best_of(worse), std::invalid_argument);
+            refused(worse, no_number);
             worse.*number = 0;
             worse.share.weight_gradient = wrong;
-            CHECK_THROWS_AS(best_of(worse), std::invalid_argument);
+            refused(worse, no_number);
         }
+    }
+    char const* const no_room = "gpipe: a bandwidth between devices is positive, and the bytes "
+                                "that a device has are not negative";
     for (double const wrong : {-1.0, nan}) {
-        CHECK_THROWS_AS(best_of({.devices = 2, .micro_batches = 2, .bytes = wrong}),
-                        std::invalid_argument);
-        CHECK_THROWS_AS(best_of({.devices = 2, .micro_batches = 2, .bandwidth = wrong}),
-                        std::invalid_argument);
+        refused({.devices = 2, .micro_batches = 2, .bytes = wrong}, no_room);
+        refused({.devices = 2, .micro_batches = 2, .bandwidth = wrong}, no_room);
     }
 }
 

@@ -36,6 +36,17 @@ struct Idle {
         return toy::forth_and_back(result);
     }
 };
+// Puts cell 1 on a device that is not there.
+struct Elsewhere {
+    using policy_kind = gpipe::policy::Schedule;
+    static constexpr Programs programs(std::size_t, std::size_t) {
+        Programs result(2, 2, 1, 4);
+        result.place(1, 77);
+        result.next_device();
+        result.next_device();
+        return result;
+    }
+};
 // Drops the last action of the last device.
 struct Drops {
     using policy_kind = gpipe::policy::Checkpointing;
@@ -136,6 +147,8 @@ TEST_CASE("programs for other devices, cells or micro-batches are refused with t
 TEST_CASE("unsound programs are refused with the device, the position and the action") {
     CHECK(refusal(Idle{}, ExceptLast{}, 2, 1) ==
           "gpipe: the programs of the schedule leave device 1 without a cell");
+    CHECK(refusal(Elsewhere{}, ExceptLast{}, 2, 1) ==
+          "gpipe: the programs of the schedule put cell 1 on device 77, which does not exist");
     CHECK(
         refusal(gpipe::schedule::GPipe{}, Drops{}, 2, 3) ==
         "gpipe: the programs of the checkpointing policy are wrong: an action is missing from the "

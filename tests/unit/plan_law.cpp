@@ -112,14 +112,16 @@ struct Walked {
                            evaluation);
         if (repeats) add_waits_before(table, plan, operands);
     }
-    bool proven() const {
+    // Empty where it is proven.
+    std::string refusal() const {
         try {
             check_table(table, plan, lowered, operands, repeats);
-            return true;
-        } catch (std::logic_error const&) {
-            return false;
+        } catch (std::logic_error const& error) {
+            return error.what();
         }
+        return "";
     }
+    bool proven() const { return refusal().empty(); }
     // Of each step: by its operands or, call by call, by the definition of layers.
     std::vector<std::vector<toy::Work>> work() const {
         std::vector<std::vector<toy::Work>> result;
@@ -636,14 +638,6 @@ TEST_CASE("what loses a value is refused, whatever is wrong with the table") {
 
 TEST_CASE("what lies outside of its arena, or in what lives for ever, is refused") {
     std::size_t made = 0;
-    auto const says = [](Walked const& walked) -> std::string {
-        try {
-            check_table(walked.table, walked.plan, walked.lowered, walked.operands, walked.repeats);
-        } catch (std::logic_error const& error) {
-            return error.what();
-        }
-        return "";
-    };
     std::string const flaw(sentence(gpipe::Flaw::outside));
     each_table(200, 50000, [&](Walked walked, auto const&, auto const&, Random& random) {
         Step const& step = walked.table.steps[random() % walked.table.steps.size()];
@@ -661,11 +655,19 @@ TEST_CASE("what lies outside of its arena, or in what lives for ever, is refused
         std::byte*& to = walked.table.of(step)[operand.address];
         for (std::byte* const inside : {first, last}) {
             to = inside;
-            CHECK(says(walked).find(flaw) == std::string::npos);
+            CHECK(walked.refusal().find(flaw) == std::string::npos);
         }
+        gpipe::Action const& a = walked.lowered.programs[step.action];
+        gpipe::Value const& value = walked.operands.values[operand.value];
+        std::string const words = "gpipe: the table that would be walked is wrong at the " +
+                                  std::string(name(a.kind)) + " of cell " + std::to_string(a.cell) +
+                                  ", micro-batch " + std::to_string(a.micro_batch) + ": " + flaw +
+                                  " (" + std::string(name(value.holds)) + " " +
+                                  std::to_string(value.owner) + " of micro-batch " +
+                                  std::to_string(value.micro_batch) + ")";
         for (std::byte* const outside : {first - 1, last + 1}) {
             to = outside;
-            CHECK(says(walked).find(flaw) != std::string::npos);
+            CHECK(walked.refusal() == words);
         }
         ++made;
     });
@@ -682,10 +684,90 @@ TEST_CASE("P6 where calls only enqueue no step ends before all its layers have b
         if (steps[end].stream == steps[end - 1].stream || ends_step(steps[end - 1].kind)) return;
         REQUIRE(walked.proven());
         std::swap(steps[end], steps[end - 1]);
-        CHECK(!walked.proven());
+        CHECK(walked.refusal() == "gpipe: the steps of a table are not its actions");
         ++made;
     });
     CHECK(made > 10);
+}
+
+TEST_CASE("steps that are not the actions, and lanes that wait in a circle, are refused") {
+    std::map<std::string, std::size_t> made;
+    each_table(100, 40000, [&](Walked const& walked, auto const&, auto const&, Random& random) {
+        auto const refused = [&](char const* what, auto spoil, char const* words) {
+            Walked wrong = walked;
+            Array<Step>& steps = wrong.table.steps;
+            if (!spoil(wrong.table, steps[random() % steps.size()])) return;
+            CAPTURE(what);
+            CHECK(wrong.refusal() == words);
+            ++made[what];
+        };
+        auto const no_actions = [&](char const* what, auto spoil) {
+            refused(what, spoil, "gpipe: the steps of a table are not its actions");
+        };
+        auto const size = static_cast<std::uint32_t>(walked.lowered.programs.size());
+        no_actions("one is missing", [](StepTable& table, Step&) {
+            table.steps = Array<Step>::copy_of(table.steps.data(), table.steps.size() - 1);
+            for (std::size_t& begin : table.begin) begin = std::min(begin, table.steps.size());
+            return true;
+        });
+        no_actions("of no action", [&](auto&, Step& step) {
+            step.action = size;
+            return true;
+        });
+        no_actions("twice", [](StepTable& table, Step& step) {
+            if (&step == &table.steps[0]) return false;
+            step.action = table.steps[0].action;
+            return true;
+        });
+        no_actions("on no stream", [](StepTable& table, Step& step) {
+            step.stream = static_cast<decltype(step.stream)>(table.streams);
+            return true;
+        });
+        no_actions("at another position", [](auto&, Step& step) {
+            ++step.position;
+            return true;
+        });
+        no_actions("of another kind", [](auto&, Step& step) {
+            step.kind = step.kind == Kind::forward ? Kind::recompute : Kind::forward;
+            return true;
+        });
+        no_actions("of another cell", [](auto&, Step& step) {
+            ++step.cell;
+            return true;
+        });
+        no_actions("of another micro-batch", [](auto&, Step& step) {
+            ++step.micro_batch;
+            return true;
+        });
+        auto const wait_of = [](StepTable& table, Step const& step) {
+            bool const any = step.waits + step.waits_before > 0;
+            return any ? &table.waits[step.first_wait] : nullptr;
+        };
+        no_actions("waits for no stream", [&](StepTable& table, Step const& step) {
+            Wait* const wait = wait_of(table, step);
+            if (wait) wait->stream = static_cast<decltype(wait->stream)>(table.streams);
+            return wait != nullptr;
+        });
+        no_actions("waits for no position", [&](StepTable& table, Step const& step) {
+            Wait* const wait = wait_of(table, step);
+            if (wait) wait->position = 0;
+            return wait != nullptr;
+        });
+        no_actions("waits for more than there is", [&](StepTable& table, Step const& step) {
+            Wait* const wait = wait_of(table, step);
+            if (wait) wait->position = size + 1;
+            return wait != nullptr;
+        });
+        refused(
+            "waits for itself",
+            [](StepTable& table, Step const& step) {
+                if (step.waits > 0) table.waits[step.first_wait] = {step.stream, step.position};
+                return step.waits > 0;
+            },
+            "gpipe: the lanes of a table wait for each other");
+    });
+    CHECK(made.size() == 12);
+    for (auto const& [what, count] : made) CHECK_MESSAGE(count > 10, what);
 }
 
 TEST_CASE("a cell's gradients are added up over replicas while its device does what is left") {

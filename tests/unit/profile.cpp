@@ -222,7 +222,10 @@ TEST_CASE("a profile of another chain, or other micro-batches, is refused with a
                          other, std::invalid_argument);
     CHECK_THROWS_WITH_AS((gpipe::checked_profile<gpipe::Pipeline<Keeper<1>, OtherKeeper>>(view, 2)),
                          other, std::invalid_argument);
-    CHECK_THROWS_AS(quick<Net>({}, 0), std::invalid_argument);
+    for (std::size_t const samples : {0, 2})
+        CHECK_THROWS_WITH_AS(
+            gpipe::profile(Net{}, {.samples = samples, .rounds = samples == 0 ? 1u : 0u}),
+            "gpipe: a profile is of one sample and one round at least", std::invalid_argument);
     for (std::size_t const samples : {~std::size_t{0}, ~std::size_t{0} / 2})
         CHECK_THROWS_WITH_AS(quick<Net>({}, samples),
                              doctest::Contains("than memory has addresses"), std::invalid_argument);

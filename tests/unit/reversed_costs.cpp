@@ -12,6 +12,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <limits>
 #include <random>
 #include <stdexcept>
 #include <vector>
@@ -311,11 +312,26 @@ TEST_CASE("declared costs place a chain on lanes by what its cells run again") {
 TEST_CASE("times of other layers are refused") {
     std::mt19937_64 random{2};
     Case const now = some_case(random, false);
-    LayerTimes times = some_times(random, now.chain.layers.size() + 1);
-    CHECK_THROWS_AS(reversed_costs(times, now.cut(), {}), std::invalid_argument);
-    times = some_times(random, now.chain.layers.size());
-    times.weight_gradient = Array<double>(now.chain.layers.size() + 1);
-    CHECK_THROWS_AS(reversed_costs(times, now.cut(), {}), std::invalid_argument);
+    std::size_t const size = now.chain.layers.size();
+    // Any one of them is enough.
+    for (Array<double> LayerTimes::*const of :
+         {&LayerTimes::forward, &LayerTimes::backward, &LayerTimes::weight_gradient})
+        for (std::size_t const other : {size - 1, size + 1}) {
+            LayerTimes times = some_times(random, size);
+            CHECK_NOTHROW(reversed_costs(times, now.cut(), {}));
+            times.*of = Array<double>(other);
+            CHECK_THROWS_WITH_AS(reversed_costs(times, now.cut(), {}),
+                                 "gpipe: the times of layers are not of this chain",
+                                 std::invalid_argument);
+        }
+    LayerTimes times = some_times(random, size);
+    for (double const loss : {-1.0, std::numeric_limits<double>::infinity(),
+                              std::numeric_limits<double>::quiet_NaN()}) {
+        times.loss = loss;
+        CHECK_THROWS_WITH_AS(reversed_costs(times, now.cut(), {}),
+                             "gpipe: what a loss takes is finite and not negative",
+                             std::invalid_argument);
+    }
 }
 
 } // namespace

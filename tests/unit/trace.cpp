@@ -118,22 +118,34 @@ TEST_CASE("a timeline refuses what is not there, and times that are none") {
     Timeline timeline(2, 3, 4, 2);
     double const nan = std::numeric_limits<double>::quiet_NaN();
     double const infinity = std::numeric_limits<double>::infinity();
-    auto const refused = [&](Action action, std::size_t device, double start, double end) {
-        CHECK_THROWS_AS(timeline.add({action, device, 0, start, end}), std::invalid_argument);
+    auto const not_there = [&](Action action, std::size_t device) {
+        CHECK_THROWS_WITH_AS(timeline.add({action, device, 0, 0, 1}),
+                             "gpipe: an entry of a timeline names a device, cell or micro-batch "
+                             "that it has not",
+                             std::invalid_argument);
     };
-    refused(gpipe::forward(0, 0), 2, 0, 1);
-    refused(gpipe::forward(3, 0), 0, 0, 1);
-    refused(gpipe::forward(0, 4), 0, 0, 1);
-    refused(gpipe::forward(0, 0), 0, 1, 0.5);
-    refused(gpipe::forward(0, 0), 0, -1, 0.5);
-    refused(gpipe::forward(0, 0), 0, nan, 1);
-    refused(gpipe::forward(0, 0), 0, 0, nan);
-    refused(gpipe::forward(0, 0), 0, 0, infinity);
+    not_there(gpipe::forward(0, 0), 2);
+    not_there(gpipe::forward(3, 0), 0);
+    not_there(gpipe::forward(0, 4), 0);
+    auto const refused = [&](double start, double end) {
+        CHECK_THROWS_WITH_AS(timeline.add({gpipe::forward(0, 0), 0, 0, start, end}),
+                             "gpipe: an entry of a timeline ends before it starts, or its times "
+                             "are not within 0 and 1e15",
+                             std::invalid_argument);
+    };
+    refused(1, 0.5);
+    refused(-1, 0.5);
+    refused(nan, 1);
+    refused(0, nan);
+    refused(0, infinity);
+    refused(0, 1.001e15);
     CHECK(timeline.size() == 0);
     CHECK(timeline.makespan() == 0);
     timeline.add({gpipe::forward(2, 3), 1, 5, 1, 2});
     timeline.add({gpipe::forward(0, 3), 0, 0, 1, 1});
-    CHECK_THROWS_AS(timeline.add({gpipe::forward(1, 3), 0, 0, 1, 1}), std::length_error);
+    CHECK_THROWS_WITH_AS(timeline.add({gpipe::forward(1, 3), 0, 0, 1, 1}),
+                         "gpipe: a timeline holds more entries than its capacity",
+                         std::length_error);
     CHECK(timeline.size() == 2);
     CHECK(timeline.device_of(1) == 2); // nobody has run it
 }
