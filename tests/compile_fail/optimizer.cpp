@@ -11,6 +11,9 @@
 // expect GPIPE_REFERENCE: gpipe: the operator\(\) of the optimizer \(O\) takes other arguments
 // expect GPIPE_RULE_COPIES: gpipe: the functor that rule<T>\(\) of the optimizer \(O\) returns takes the parameter by value, and would change a copy
 // expect GPIPE_RULE_TAKES: gpipe: the functor that rule<T>\(\) of the optimizer \(O\) returns takes other arguments
+// expect GPIPE_ONE_OF_NONE: gpipe: OneOf<...> chooses from optimizers: name at least one
+// expect GPIPE_NO_DEFAULT: gpipe: optimizers that are chosen from need a default constructor
+#include <gpipe/optimizer/one_of.hpp>
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
@@ -96,3 +99,16 @@ struct Mistake {
 using Train = gpipe::Training<gpipe::Pipeline<blank::Linear<4>>, gpipe::Loss<blank::Loss<4>>,
                               gpipe::Optimizer<Mistake>, Update, Device>;
 static_assert(Train::layer_count == 1);
+
+// Of several that are chosen from.
+struct WithRate : gpipe::SGD {
+    explicit WithRate(float) {}
+};
+#if defined(GPIPE_ONE_OF_NONE)
+using Chosen = gpipe::optimizer::OneOf<>;
+#elif defined(GPIPE_NO_DEFAULT)
+using Chosen = gpipe::optimizer::OneOf<gpipe::SGD, WithRate>;
+#else
+using Chosen = gpipe::optimizer::OneOf<gpipe::SGD, gpipe::Adam>;
+#endif
+static_assert(Chosen::states <= gpipe::Adam::states);

@@ -4,10 +4,13 @@
 // expect GPIPE_OTHER_SAMPLES: CheckProfile<(4, 4, 8, 16|.*ProfiledSamples=8, Samples=16)
 // expect GPIPE_OTHER_SHAPES: gpipe: the profile is stale: it is of layers of other types or shapes
 // expect GPIPE_PROFILE_OF_FEW: gpipe: there are more cells \(K\) than layers \(Layers\)
+// expect GPIPE_PROFILE_ON_RANKS: gpipe: layers are timed in one process: on a device, not on what joins those of ranks
 #include <gpipe/balance/by_profile.hpp>
+#include <gpipe/profile.hpp>
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
+#include <support/ranks.hpp>
 
 #include <type_traits>
 
@@ -39,3 +42,12 @@ static_assert(
 #endif
 using Train = gpipe::Training<Net, Cut, gpipe::Loss<blank::Loss<4>>>;
 static_assert(Train::cell_count == Cut::cells);
+
+#if defined(GPIPE_PROFILE_ON_RANKS)
+using Device = toy::Rank;
+#else
+using Device = gpipe::device::Host;
+#endif
+auto profiled() {
+    return gpipe::profile(Net{}, gpipe::ProfileOptions<Device>{.samples = 8}).layers.size();
+}

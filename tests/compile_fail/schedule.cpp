@@ -28,6 +28,7 @@
 // expect GPIPE_RETURNS: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_NOT_STATIC: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_OBJECT: gpipe: a schedule whose numbers are dynamic is an object: among the policies stands
+// expect GPIPE_LARGE_OBJECT: gpipe: the object of a schedule holds numbers only, of 32 bytes at most
 // expect GPIPE_NOT_ENDED: gpipe: next_device\(\) has to stand behind the program of every device
 // expect GPIPE_BEHIND_THE_LAST: gpipe: next_device\(\) has to stand behind the program of every device
 // expect GPIPE_NOT_CONSTEXPR: gpipe: programs\(K, M\) of the schedule is no constant: it must be constexpr, may throw nothing
@@ -202,3 +203,16 @@ using Net = gpipe::Pipeline<Layer, Layer, Layer, Layer>;
 using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<3>, Schedule, Checkpointing,
                               gpipe::Loss<blank::Loss<4>>>;
 static_assert(Train::cell_count == 2);
+
+// One with numbers that are known at run time only, as schedule::Dynamic copies it.
+struct Object {
+#if defined(GPIPE_LARGE_OBJECT)
+    std::size_t numbers[5] = {};
+#else
+    std::size_t numbers[4] = {};
+#endif
+    constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
+        return gpipe::schedule::GPipe::programs(devices, micro_batches);
+    }
+};
+gpipe::schedule::Dynamic chosen(Object const& object) { return object; }

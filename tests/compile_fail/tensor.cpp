@@ -5,6 +5,10 @@
 // expect GPIPE_WRAPS: gpipe: the extents of this Tensor multiply to more bytes than memory has
 // expect GPIPE_ALIGNED: gpipe: the element of a Tensor is aligned to more than 256 bytes
 // expect GPIPE_IN_A_LAYER: gpipe: every extent of a Tensor must be positive
+// expect GPIPE_SECOND_OF_ONE: gpipe: there is one tensor
+// expect GPIPE_SECOND_OF_OPTIONAL: gpipe: there is one tensor
+// expect GPIPE_THIRD_OF_TWO: gpipe: there are not so many tensors
+// expect GPIPE_NINTH_OF_EIGHT: gpipe: there are not so many tensors
 #include <gpipe/pipeline.hpp>
 #include <support/blank_layers.hpp>
 
@@ -36,3 +40,31 @@ using Largest = gpipe::Tensor<char, (std::size_t{1} << 63) - 1>;
 static_assert(Widest::size == 2 && Largest::size > 0);
 #endif
 [[maybe_unused]] constexpr std::size_t size = Wrong::size;
+
+// Of the views that a layer is given, one may be asked for that it has not.
+#if defined(GPIPE_SECOND_OF_ONE) || defined(GPIPE_SECOND_OF_OPTIONAL)
+constexpr std::size_t one = 1;
+#else
+constexpr std::size_t one = 0;
+#endif
+#if defined(GPIPE_THIRD_OF_TWO)
+constexpr std::size_t two = 2;
+#else
+constexpr std::size_t two = 1;
+#endif
+#if defined(GPIPE_NINTH_OF_EIGHT)
+constexpr std::size_t eight = 8;
+#else
+constexpr std::size_t eight = 7;
+#endif
+using View = gpipe::TensorView<float, 2>;
+#if defined(GPIPE_SECOND_OF_OPTIONAL)
+using Single = gpipe::OptionalView<float, 2>;
+#else
+using Single = View;
+#endif
+auto of_one(Single const& view) { return gpipe::get<one>(view); }
+auto of_two(gpipe::Views<View, View> const& views) { return gpipe::get<two>(views); }
+auto of_eight(gpipe::Views<View, View, View, View, View, View, View, View> const& views) {
+    return gpipe::get<eight>(views);
+}

@@ -714,10 +714,15 @@ TEST_CASE("steps that are not the actions, and lanes that wait in a circle, are 
             step.action = size;
             return true;
         });
-        no_actions("twice", [](StepTable& table, Step& step) {
-            if (&step == &table.steps[0]) return false;
-            step.action = table.steps[0].action;
-            return true;
+        no_actions("twice", [](StepTable& table, Step&) { // be it another of the same name
+            for (Step& step : table.steps)
+                for (Step const* other = table.steps.begin(); other != &step; ++other)
+                    if (other->kind == step.kind && other->cell == step.cell &&
+                        other->micro_batch == step.micro_batch) {
+                        step.action = other->action;
+                        return true;
+                    }
+            return false;
         });
         no_actions("on no stream", [](StepTable& table, Step& step) {
             step.stream = static_cast<decltype(step.stream)>(table.streams);
