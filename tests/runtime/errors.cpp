@@ -163,6 +163,15 @@ TEST_CASE("numbers that no memory could hold are refused by their names, whateve
                 o.schedule = schedule.policy;
                 CHECK(has(refusal(o), {std::to_string(number).c_str(), "cells"}));
             }
+    // Those that a budget is for, likewise, however few there are.
+    for (std::size_t const samples : {most - 1, most / 2 + 1, most / 20}) {
+        auto o = options(4, 2, 2);
+        o.checkpointing =
+            gpipe::checkpoint::Optimal<gpipe::dynamic, gpipe::dynamic>{1 << 20, samples};
+        CHECK(refusal(o) ==
+              "gpipe: checkpoint::Optimal is for micro-batches of " + std::to_string(samples) +
+                  " samples, whose tensors have more bytes than memory has addresses");
+    }
     toy::each_of_catalogue(L, L, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t) {
         auto o = options(8, most / 2 + 2, 8);
         o.schedule = schedule;
@@ -232,7 +241,11 @@ TEST_CASE(
         optimal.bandwidth = bandwidth;
         auto o = options(4, 2, 2);
         o.checkpointing = optimal;
-        CHECK(has(refusal(o), {"checkpoint::Optimal", "offloaded", "positive"}));
+        CHECK(refusal(o) == "gpipe: checkpoint::Optimal is told that " +
+                                std::string(bandwidth == 0  ? "0"
+                                            : bandwidth < 0 ? "-1"
+                                                            : "nan") +
+                                " bytes are offloaded in a unit of time: that has to be positive");
     }
     toy::Watch watch;
     Train train(toy::make_net<Real>(watch), {}, Adam{}, options(4, 2, 2));

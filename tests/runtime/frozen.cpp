@@ -12,6 +12,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -319,6 +320,22 @@ TEST_CASE("frozen by type is frozen by number, and known to constants") {
     CHECK(deep.plan().first[1] == 8); // 6 + 2 * 3 of 24 thirds
 }
 
+namespace {
+
+/// More parameter tensors than can be frozen one by one.
+template <class Indices> struct ManyTensors;
+template <std::size_t... i> struct ManyTensors<std::index_sequence<i...>> {
+    using Input = gpipe::Tensor<Real, 3>;
+    using Output = gpipe::Tensor<Real, 3>;
+    using Parameters = gpipe::Tensors<gpipe::Tensor<Real, 1 + 0 * i>...>;
+    void initialize(auto&) const {}
+    void forward(auto&, auto, auto) const {}
+    void backward(auto&, auto, auto, auto) const {}
+};
+using Many = ManyTensors<std::make_index_sequence<65>>;
+
+} // namespace
+
 TEST_CASE("what is asked of frozen layers in vain is refused") {
     using T = Train<Host>;
     toy::Watch watch;
@@ -362,9 +379,27 @@ TEST_CASE("what is asked of frozen layers in vain is refused") {
               make({{}, {{10, 0}}});
           }) == "gpipe: Options::frozen_parameters names layer "
                 "10: the layers of the pipeline are 0 to 9");
-    CHECK(says([&] {
-              make({{}, {{0, 2}}});
-          }).find("gpipe: Options::frozen_parameters names parameter tensor 2 of layer 0 (") == 0);
+    for (auto const& [layer, tensor, has] :
+         {std::array<std::size_t, 3>{0, 2, 2}, {0, 64, 2}, {1, 0, 0}}) {
+        std::string const begin = "gpipe: Options::frozen_parameters names parameter tensor " +
+                                  std::to_string(tensor) + " of layer " + std::to_string(layer) +
+                                  " (";
+        std::string const end = "), which has " + std::to_string(has) +
+                                "; those from 64 on are frozen with their layer only";
+        std::string const said = says([&, layer = layer, tensor = tensor] {
+            make({{}, {{layer, tensor}}});
+        });
+        CHECK(said == begin + std::string(Net::layers()[layer].name) + end);
+    }
+    using OfMany = toy::Training<gpipe::Pipeline<Many>, Loss, Adam, Host>;
+    std::string const last = says([&] {
+        OfMany({}, {}, Adam{}, options<OfMany>(1, {{}, {{0, 64}}}));
+    });
+    CHECK(last.find("gpipe: Options::frozen_parameters names parameter tensor 64 of layer 0 (") ==
+          0);
+    CHECK(last.find("), which has 65; those from 64 on are frozen with their layer only") !=
+          std::string::npos);
+    OfMany({}, {}, Adam{}, options<OfMany>(1, {{}, {{0, 63}}}));
     using OfTies = toy::Training<TiedNet, toy::MeanSquare<Real, 5>, Adam, Host>;
     CHECK(says([&] { OfTies({}, {}, Adam{}, options<OfTies>(1, {{1}})); }) ==
           "gpipe: parameter tensor 0 of layer 1 is frozen, but tensor 0 of layer 0 is tied to it "

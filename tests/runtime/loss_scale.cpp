@@ -352,18 +352,44 @@ TEST_CASE("a loss scale that is none is refused") {
     };
     CHECK(refused({}, true) == "");
     CHECK(refused(LossScale::dynamic(), false) == "");
-    CHECK(
-        refused(LossScale::fixed(0.5), false).find("begins at 0.5, with bounds of 1 and 1.7e+38") !=
-        std::string::npos);
-    CHECK(refused(LossScale::dynamic(1024, 0.5), false) != "");
-    CHECK(refused(LossScale::dynamic(1024, 2, 1.5), false) != "");
-    CHECK(refused(LossScale::dynamic(1024, 2, 0), false) != "");
-    CHECK(refused(LossScale::fixed(-1), false) != "");
-    CHECK(refused(LossScale::fixed(std::numeric_limits<double>::quiet_NaN()), false) != "");
-    for (double LossScale::*const number : {&LossScale::most, &LossScale::growth}) {
-        auto scale = LossScale::dynamic();
-        scale.*number = HUGE_VAL;
-        CHECK(refused(scale, false).find("finite") != std::string::npos);
-    }
-    CHECK(refused(LossScale::dynamic(), true).find("update::Immediate") != std::string::npos);
+    // Every one of its numbers, named with the others.
+    auto const words = [](std::string const& initial, std::string const& bounds,
+                          std::string const& factors) {
+        return "gpipe: Options::loss_scale begins at " + initial + ", with bounds of " + bounds +
+               ", grows by " + factors +
+               ": a scale, and both of its bounds, are positive and finite, it begins within "
+               "these, grows by a finite factor of 1 or more, and falls by one between 0 and 1";
+    };
+    CHECK(refused(LossScale::fixed(0.5), false) ==
+          words("0.5", "1 and 1.7e+38", "1 and falls by 1"));
+    CHECK(refused(LossScale::fixed(1.8e38), false) ==
+          words("1.8e+38", "1 and 1.7e+38", "1 and falls by 1"));
+    CHECK(refused(LossScale::fixed(-1), false) == words("-1", "1 and 1.7e+38", "1 and falls by 1"));
+    CHECK(refused(LossScale::dynamic(1024, 0.5), false) ==
+          words("1024", "1 and 1.7e+38", "0.5 and falls by 0.5"));
+    CHECK(refused(LossScale::dynamic(1024, 2, 1.5), false) ==
+          words("1024", "1 and 1.7e+38", "2 and falls by 1.5"));
+    CHECK(refused(LossScale::dynamic(1024, 2, 0), false) ==
+          words("1024", "1 and 1.7e+38", "2 and falls by 0"));
+    CHECK(refused(LossScale::dynamic(1024, 1, 1), false) == "");
+    double const nan = std::numeric_limits<double>::quiet_NaN();
+    for (double LossScale::*const number :
+         {&LossScale::initial, &LossScale::least, &LossScale::most, &LossScale::growth,
+          &LossScale::backoff})
+        for (double const wrong : {nan, HUGE_VAL, -HUGE_VAL, -1.0}) {
+            auto scale = LossScale::dynamic();
+            scale.*number = wrong;
+            CHECK(refused(scale, false).rfind("gpipe: Options::loss_scale begins at ", 0) == 0);
+        }
+    auto scale = LossScale::dynamic();
+    scale.least = 0;
+    CHECK(refused(scale, false) == words("65536", "0 and 1.7e+38", "2 and falls by 0.5"));
+    scale.least = 65537;
+    CHECK(refused(scale, false) == words("65536", "65537 and 1.7e+38", "2 and falls by 0.5"));
+    scale = LossScale::dynamic();
+    scale.most = 65535;
+    CHECK(refused(scale, false) == words("65536", "1 and 65535", "2 and falls by 0.5"));
+    CHECK(refused(LossScale::dynamic(), true) ==
+          "gpipe: Options::loss_scale skips steps whose gradients are not finite, but with "
+          "update::Immediate devices update their parameters before all gradients are known");
 }
