@@ -369,44 +369,6 @@ TEST_CASE("pinned arrays that the caller's stream writes are read behind it; pag
         }
 }
 
-TEST_CASE("a stream that the caller captures is refused, and his graph and the training go on") {
-    std::vector<std::size_t> const sizes(3, 16);
-    Expected const expected(sizes);
-    for (std::size_t graphs : {0, 1}) {
-        cuda_double::Session session({.devices = 2});
-        {
-            Train train = make(graphs);
-            gpipe::cuda::Stream const mine(0);
-            gpipe::cuda::PinnedBuffer const inputs(16 * 5 * sizeof(Real));
-            gpipe::cuda::PinnedBuffer const targets(16 * 3 * sizeof(Real));
-            Written const x(inputs, 16 * 5), t(targets, 16 * 3);
-            for (std::size_t i = 0; i < sizes.size(); ++i) {
-                auto const d = data(sizes[i], i);
-                gpipe::cuda::check(
-                    "cudaStreamBeginCapture",
-                    cudaStreamBeginCapture(mine.get(), cudaStreamCaptureModeThreadLocal));
-                CHECK_THROWS_WITH_AS(train.start(x.numbers, t.numbers, mine.get()),
-                                     "gpipe: the stream that the arrays are written on is "
-                                     "capturing: what is started would not be in its graph, nor "
-                                     "before it",
-                                     std::invalid_argument);
-                cudaGraph_t graph = nullptr;
-                gpipe::cuda::check("cudaStreamEndCapture",
-                                   cudaStreamEndCapture(mine.get(), &graph));
-                static_cast<void>(cudaGraphDestroy(graph));
-                CHECK(train.steps() == i);
-                x.write(mine.get(), d.inputs);
-                t.write(mine.get(), d.targets);
-                CHECK(train.start(x.numbers, t.numbers, mine.get()).result().loss ==
-                      expected.losses[i]);
-            }
-            CHECK(parameters(train) == expected.values);
-        }
-        CHECK(cuda_double::races() == std::vector<std::string>{});
-        CHECK(cuda_double::complaints() == "");
-    }
-}
-
 TEST_CASE("arrays on a GPU without a stream are read behind its default stream, and so behind "
           "every stream that waits for that") {
     std::vector<std::size_t> const sizes(5, 16);
@@ -577,8 +539,10 @@ TEST_CASE("a stream that captures is no stream to read behind: refused, and both
         for (auto const& start : std::vector<std::function<void()>>{
                  [&] { train.start(x.numbers, t.numbers, mine.get()); },
                  [&] { train.accumulate(x.numbers, t.numbers, mine.get()); }}) {
-            std::string const said = what_of(start);
-            CHECK_MESSAGE(said.find("is capturing") != std::string::npos, said);
+            CHECK_THROWS_WITH_AS(start(),
+                                 "gpipe: the stream that the arrays are written on is capturing: "
+                                 "what is started would not be in its graph, nor before it",
+                                 std::invalid_argument);
         }
         cudaGraph_t graph = nullptr;
         CHECK(cudaStreamEndCapture(mine.get(), &graph) == cudaSuccess);

@@ -347,7 +347,13 @@ TEST_CASE("a file with a token that others can read, or that is none, is refused
     o.token_file = token.folder / "none";
     CHECK(contains(thrown_by(o), "gpipe: there is no file '"));
     o.token_file = token.folder.path;
-    CHECK(contains(thrown_by(o), " is no plain file"));
+    CHECK(thrown_by(o) == "gpipe: '" + o.token_file + "' is no plain file");
+    o.token_file = token.folder / "pipe"; // which nobody writes, and is not waited for
+    REQUIRE(::mkfifo(o.token_file.c_str(), 0600) == 0);
+    CHECK(thrown_by(o) == "gpipe: '" + o.token_file + "' is no plain file");
+    o.token_file = token.path + "/below";
+    CHECK(thrown_by(o) == "gpipe: '" + o.token_file + "' cannot be read (Not a directory)");
+    CHECK_THROWS_AS(Rendezvous{o}, std::runtime_error);
     if (::geteuid() == 0) {
         REQUIRE(::chown(token.path.c_str(), 65534, 65534) == 0);
         refused(token, " belongs to another user");
@@ -704,6 +710,11 @@ TEST_CASE("a file that others could have written, or that is none of ours, is re
     std::filesystem::remove(path);
     std::filesystem::create_directory(path);
     CHECK(contains(thrown_by(by_file(0, path)), "' cannot be written ("));
+    CHECK(thrown_by(by_file(1, path)) == "gpipe: '" + path + "' is no plain file");
+    std::filesystem::remove(path);
+    folder.write("ranks", "short");
+    CHECK(thrown_by(by_file(1, path + "/below")) ==
+          "gpipe: '" + path + "/below' cannot be read (Not a directory)");
     std::filesystem::remove(path);
     CHECK(std::filesystem::is_empty(folder.path)); // nor is there a part of it
 }
