@@ -25,6 +25,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -673,6 +674,27 @@ TEST_CASE("a rank's GPU becomes its thread's, and is that of its device, or all 
                              "both the same, see device::Cuda::Options::gpus",
                              std::invalid_argument);
     }
+}
+
+TEST_CASE("ranks with different versions of NCCL are refused, before any has a communicator") {
+    cuda_double::Session const doubles(session(3, 0));
+    gpipe::LocalWire wire(3);
+    std::vector<std::string> said(3);
+    std::vector<std::thread> threads;
+    for (std::size_t r = 0; r < said.size(); ++r)
+        threads.emplace_back([&, r] {
+            nccl_double::version += r == 1;
+            LocalRanks control(wire, r);
+            try {
+                Ranks const ranks(control, static_cast<int>(r));
+            } catch (std::invalid_argument const& error) {
+                said[r] = error.what();
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    for (std::string const& words : said)
+        CHECK(words == "gpipe: rank 1 has another version of NCCL than rank 0");
+    CHECK(nccl_double::calls() == 0);
 }
 
 TEST_CASE("ranks that are told different things hear of it, at the latest when they are to agree") {

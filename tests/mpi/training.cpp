@@ -431,6 +431,28 @@ TEST_CASE("plans that differ are refused by all processes") {
                          std::invalid_argument);
 }
 
+TEST_CASE("a second training on what joins one is refused, and the first goes on") {
+    if (world().ranks() == 1) return;
+    for (std::size_t const number : {0, 1}) { // in shared memory, and by messages
+        toy::Watch watch;
+        toy::Plain<Real> plain(toy::make_net<Real>(watch), {}, Adam{1e-2f}, 7, 3,
+                               Backward::ascending);
+        auto o = four(1);
+        Part<Net> part(toy::make_net<Real>(watch), number, o);
+        o.device.transport = &part.ranks;
+        toy::Data<Real> const data(13);
+        for (int step = 0; step < 2; ++step) {
+            CHECK(part.train.step(data.inputs, data.targets).loss ==
+                  plain.step(data.inputs, data.targets));
+            CHECK_THROWS_WITH_AS(
+                Part<Net>::Train(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, o),
+                "gpipe: an MpiRanks joins the devices of one Training, be it a refused one",
+                std::logic_error);
+        }
+        CHECK(part.differs(plain) == "");
+    }
+}
+
 TEST_CASE("options that cannot be met are refused, and the others kept") {
     CHECK_THROWS_WITH_AS(MpiRanks(MpiRanks::Options{.communicator = MPI_COMM_NULL}),
                          doctest::Contains("communicator is MPI_COMM_NULL"), std::invalid_argument);
@@ -438,13 +460,15 @@ TEST_CASE("options that cannot be met are refused, and the others kept") {
     o.deadline = 71;
     CHECK(MpiRanks(o).deadline() == 71);
     o = {};
-    o.ahead = 0;
-    CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
-    o.ahead = std::size_t{1} << 60;
-    CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
+    char const* const words = "gpipe: MpiRanks::Options asks for a deadline, and for messages "
+                              "ahead, of more than 0, and at most 65,536";
+    for (std::size_t const ahead : {std::size_t{0}, std::size_t{65'537}, std::size_t{1} << 60}) {
+        o.ahead = ahead;
+        CHECK_THROWS_WITH_AS(MpiRanks{o}, words, std::invalid_argument);
+    }
     o = {};
     o.deadline = 0;
-    CHECK_THROWS_AS(MpiRanks{o}, std::invalid_argument);
+    CHECK_THROWS_WITH_AS(MpiRanks{o}, words, std::invalid_argument);
 }
 
 TEST_CASE("options that are not the same on all ranks are refused by all, with the rank") {

@@ -201,7 +201,7 @@ std::size_t calls() {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-    *version = NCCL_VERSION_CODE;
+    *version = nccl_double::version;
     return ncclSuccess;
 }
 

@@ -34,4 +34,7 @@ std::size_t calls();
 
 /// @}
 
+/// Of the library, as the calling thread's rank has it.
+inline thread_local int version = NCCL_VERSION_CODE;
+
 } // namespace nccl_double
