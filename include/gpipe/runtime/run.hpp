@@ -59,7 +59,7 @@ struct Run {
     std::atomic<bool> updated = false;        ///< whether parameters have been, or will be
     std::atomic<bool> dropped = false;        ///< whether the host has not committed it
     std::atomic<Run const*> before = nullptr; ///< that was under way when this began, and still is
-    bool in_vain = false;    ///< whether that has ended, and updated nothing
+    bool in_vain = false;                     ///< whether that has ended, and updated nothing
     bool ended = true;       ///< whether nothing of it is under way, and all is known
     Array<ActionTime> times; ///< by action; empty where nobody wants to know
     std::size_t ends = 0;    ///< how many of these, the last, are of what ends a step
