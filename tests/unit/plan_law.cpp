@@ -772,7 +772,7 @@ TEST_CASE("steps that are not the actions, and lanes that wait in a circle, are 
             "gpipe: the lanes of a table wait for each other");
     });
     CHECK(made.size() == 12);
-    for (auto const& [what, count] : made) CHECK_MESSAGE(count > 10, what);
+    for (auto const& each : made) CHECK_MESSAGE(each.second > 10, each.first);
 }
 
 TEST_CASE("a cell's gradients are added up over replicas while its device does what is left") {
