@@ -102,13 +102,14 @@ class Training : public ConstantPlan<Net, Policies...>,
         return started(inputs, targets).result();
     }
     /// The same, but on a device that enqueues it returns before the step is done, with a handle
-    /// whose result() waits. Up to two steps are under way, a third waits for the first. The arrays
-    /// may be changed as soon as this returns. For ones in a GPU's memory it waits until they are
-    /// read, behind all that is by now on the default stream of that GPU, and on streams that wait
-    /// for it; what other streams write (cudaStreamNonBlocking) must have been written, here and in
-    /// evaluate() and predict(). What goes wrong later is thrown by result(), or by the next call
-    /// if the handle is gone. On a host the step is done when this returns, unless updates are
-    /// immediate and there are several lanes or ranks: then the others may be in it yet.
+    /// whose result() waits. Up to two steps are under way, a third waits for the first, and for
+    /// the second if that is in vain. The arrays may be changed as soon as this returns. For ones
+    /// in a GPU's memory it waits until they are read, behind all that is by now on the default
+    /// stream of that GPU, and on streams that wait for it; what other streams write
+    /// (cudaStreamNonBlocking) must have been written, here and in evaluate() and predict(). What
+    /// goes wrong later is thrown by result(), or by the next call if the handle is gone. On a host
+    /// the step is done when this returns, unless updates are immediate and there are several lanes
+    /// or ranks: then the others may be in it yet.
     Pending start(Batch<Input> inputs, Batch<Target> targets) { return started(inputs, targets); }
     /// The same for arrays in a GPU's memory, managed or pinned: the step waits for what is on the
     /// caller's stream by now, and what comes on that stream next may write them again; the host,

@@ -79,7 +79,7 @@ template <class... Os> class OneOf {
 
   public:
     static constexpr std::size_t states =
-        std::max({std::size_t{0}, Os::states...}); ///< the most of any
+        std::max({std::size_t{0}, std::size_t{Os::states}...}); ///< the most of any
 
     /// Chosen from more: of a program's own, beside the library's in optimizer::Dynamic.
     template <class... More> using with = OneOf<Os..., More...>;

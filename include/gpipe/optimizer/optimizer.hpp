@@ -97,8 +97,8 @@ concept HasRule = requires(O const optimizer, UpdateContext context) {
 /// Whether the library's optimizers calculate in T: not if that comes to another type.
 template <class T>
 concept OptimizerNumber = requires(T x) {
-    { x* x - x / x } -> std::same_as<T>;
     { x == 0 } -> std::convertible_to<bool>;
+    requires std::is_same_v<std::remove_cvref_t<decltype(x * x - x / x)>, T>;
 };
 /// Whether those that take roots do.
 template <class T>

@@ -274,6 +274,8 @@ GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& fram
 
 GPIPE_INLINE void debug_call(Call const& call, Frame const& frame) {
     DebugCall const& debug = *static_cast<DebugCall const*>(call.layer);
+    Exchange* const exchange = frame.shared->exchange;
+    if (call.exchanges && exchange) exchange->owed = true; // whatever throws before it is called
     for (DebugTensor const& tensor : debug.tensors)
         if (tensor.poison.pattern != 0) debug.work.fill(*frame.shared, bytes_of(tensor, frame));
     debug.call.function(debug.call, frame);
