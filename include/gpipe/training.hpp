@@ -108,8 +108,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     /// stream of that GPU, and on streams that wait for it; what other streams write
     /// (cudaStreamNonBlocking) must have been written, here and in evaluate() and predict(). What
     /// goes wrong later is thrown by result(), or by the next call if the handle is gone. On a host
-    /// the step is done when this returns, unless updates are immediate and there are several lanes
-    /// or ranks.
+    /// the step is done when this returns, unless updates are immediate, of several lanes or ranks.
     Pending start(Batch<Input> inputs, Batch<Target> targets) { return started(inputs, targets); }
     /// The same for arrays in a GPU's memory, managed or pinned: the step waits for what is on the
     /// caller's stream by now, and what comes on that stream next may write them again; the host,
