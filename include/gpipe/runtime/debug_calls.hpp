@@ -201,9 +201,7 @@ class DebugCallMaker {
     // In slots with room for `capacity` samples; 1 for whole ones.
     [[gnu::noinline]] static DebugTensor tensor_of(char const* what, GroupSizes const& group,
                                                    std::uint32_t t, std::size_t capacity) {
-        DebugTensor tensor;
-        tensor.what = what;
-        tensor.number = t;
+        DebugTensor tensor{what, t};
         tensor.bytes = group.bytes[t];
         tensor.room = slot_bytes(group.bytes[t] * capacity);
         tensor.element = group.elements[t].bytes;
@@ -274,8 +272,8 @@ GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& fram
 
 GPIPE_INLINE void debug_call(Call const& call, Frame const& frame) {
     DebugCall const& debug = *static_cast<DebugCall const*>(call.layer);
-    Exchange* const exchange = frame.shared->exchange;
-    if (call.exchanges && exchange) exchange->owed = true; // whatever throws before it is called
+    // If what comes before the call throws.
+    if (call.exchanges && frame.shared->exchange) frame.shared->exchange->owed = true;
     for (DebugTensor const& tensor : debug.tensors)
         if (tensor.poison.pattern != 0) debug.work.fill(*frame.shared, bytes_of(tensor, frame));
     debug.call.function(debug.call, frame);
