@@ -196,8 +196,17 @@ TEST_CASE("what is offloaded is what the policy keeps, in all cells or in some")
     CHECK(same(some, cut.by(find_checkpointing("offload,never,square-root"))));
     for (char const* name : {"offload-always", "offload-offload-always"})
         CHECK(refusal(name) == "gpipe: a policy whose tensors are offloaded is never, except-last "
-                               "or one that reverses one cell by itself");
+                               "or one that reverses one cell by itself, not always");
 }
+
+namespace {
+
+struct Unnamed {
+    using policy_kind = gpipe::policy::Checkpointing;
+    static constexpr Programs lower(Programs const& schedule) { return schedule; }
+};
+
+} // namespace
 
 TEST_CASE("a policy for each cell needs as many as there are cells, each for one") {
     using Two = checkpoint::PerCell<checkpoint::Never, checkpoint::SquareRoot>;
@@ -207,10 +216,15 @@ TEST_CASE("a policy for each cell needs as many as there are cells, each for one
     CHECK_THROWS_WITH_AS(cut.by(find_checkpointing("never,never,never,never")),
                          "gpipe: PerCell has 4 checkpointing policies for 3 cells",
                          std::invalid_argument);
-    for (char const* name : {"never,always,never", "optimal-5,never,never"})
-        CHECK(refusal(name) == "gpipe: a policy for each cell is never, except-last or one that "
-                               "reverses one cell by itself");
-    CHECK_THROWS_AS(Dynamic::per_cell(Array<Dynamic>(2)), std::invalid_argument);
+    std::string const which =
+        "gpipe: a policy for each cell is never, except-last or one that reverses one cell by "
+        "itself, not ";
+    CHECK(refusal("never,always,never") == which + "always");
+    CHECK(refusal("optimal-5,never,never") == which + "optimal");
+    CHECK_THROWS_WITH_AS(Dynamic::per_cell(Array<Dynamic>(2)), (which + "none").c_str(),
+                         std::invalid_argument);
+    CHECK_THROWS_WITH_AS(Dynamic::per_cell(Array<Dynamic>(2, Unnamed{})),
+                         (which + "this one").c_str(), std::invalid_argument);
 }
 
 TEST_CASE("every policy is found by its name") {

@@ -114,9 +114,12 @@ class Dynamic {
     struct InCell;
     // Throws std::invalid_argument unless it can decide about one cell.
     static void check_in_cell(Dynamic const& policy, char const* what) {
-        if (!policy || !policy.policy_->reverses_in_cell())
-            gpipe::detail::throw_error<std::invalid_argument>(
-                "gpipe: %s is never, except-last or one that reverses one cell by itself", what);
+        if (policy && policy.policy_->reverses_in_cell()) return;
+        std::string_view name = policy ? policy.name() : "none";
+        if (name.empty()) name = "this one";
+        gpipe::detail::throw_error<std::invalid_argument>(
+            "gpipe: %s is never, except-last or one that reverses one cell by itself, not %.*s",
+            what, static_cast<int>(name.size()), name.data());
     }
 
     Policy const& held() const {
