@@ -32,29 +32,31 @@ template <class Device> struct TrainingOptions {
     /// Of Cells<dynamic>, the layers of each cell: see balance::by_time(). Empty: cut by costs.
     std::vector<std::size_t> balance{};
     std::size_t replicas = 0; ///< r of Replicas<dynamic>; 0: one
-    /// Gradients whose norm over all parameters is larger are scaled down to it (Pascanu, Mikolov
-    /// and Bengio, 2013), which must be finite. 0: neither. On a device that cannot read the host's
-    /// memory it takes some.
+    /// The most that the norm of all gradients may be: larger ones are scaled down to it (Pascanu,
+    /// Mikolov and Bengio, 2013). The norm must be finite, too. 0: none is taken. On a device that
+    /// cannot read the host's memory it takes some of its own.
     double clip_norm = 0;
-    /// Whether gradients must be finite, too, where nothing is clipped: it takes the same norm.
-    /// With update::Immediate each device looks at its own: those that find no fault update, and
-    /// unless none did the object is then of no use, and says so; not with NotFinite::go_on.
+    /// Whether gradients must be finite where nothing is clipped: it takes the same norm. With
+    /// update::Immediate each device looks at its own gradients, and updates if they are finite. If
+    /// those of others were not the object is then of no use, and says so. Not with
+    /// NotFinite::go_on there.
     bool finite_gradients = false;
-    /// What gradients are scaled by on their way, see LossScale. It takes their norm. A step whose
-    /// gradients are not finite is then no error but skipped, see StepResult::skipped():
-    /// parameters, optimizer state, buffers and the number of steps stay as they are. Not with
-    /// update::Immediate.
+    /// What gradients are multiplied by on their way, see LossScale. It takes their norm. A step
+    /// whose gradients are not finite is then skipped in place of an error, see
+    /// StepResult::skipped(): parameters, optimizer state, buffers and the number of steps stay as
+    /// they are. Not with update::Immediate.
     LossScale loss_scale{};
-    /// What becomes of a step whose loss, or what of its gradients is looked at, is not.
+    /// What becomes of a step whose loss is not finite, or whose gradients, where they are looked
+    /// at.
     NotFinite not_finite = NotFinite::fail;
-    /// How late another device may be with what it reads or writes before somebody waits for room,
-    /// in units of a forward. By itself nobody ever does: each byte is used again only by who is
-    /// sure that others are done. With less, down to 0, a device may take fewer bytes, and a step
-    /// whose actions take longer than planned more time.
+    /// How late other devices may be before somebody waits for room, in units of a forward. By
+    /// default nobody ever waits: each byte is used again only by who is sure that others are done
+    /// with it. With less, down to 0, a device may take fewer bytes, and a step whose actions take
+    /// longer than planned may take more time.
     std::size_t slack = no_wait;
-    /// Layers that are frozen, by number, beside those that say so themselves, see is_frozen.
+    /// Numbers of layers that are frozen, beside those that say so themselves, see is_frozen.
     std::vector<std::size_t> frozen{};
-    /// Single parameter tensors that are, beside those that types say, see frozen_tensors.
+    /// Single parameter tensors that are frozen, beside those that types name, see frozen_tensors.
     std::vector<FrozenParameter> frozen_parameters{};
     /// For schedule::Dynamic; none: GPipe.
     schedule::Dynamic schedule{};
@@ -65,20 +67,22 @@ template <class Device> struct TrainingOptions {
     /// Whether there is room in the host's memory for a copy of parameters and optimizer state,
     /// from which start_save() writes while training goes on: MemoryPlan::snapshot bytes.
     bool snapshot = false;
-    /// Whether every call of a layer, or the loss, is looked at. What it has to write holds NaNs
-    /// before (of integers large numbers), and so does its scratch. Memory is planned for one
-    /// sample more in each micro-batch, whatever the bytes of checkpoint::Optimal, and for
-    /// something behind the gradients and statistics of each layer, and behind what the loss comes
-    /// to: nobody may write that. What is left unwritten, or written beyond its end, is a
-    /// std::logic_error that names tensor, place, function and layer; the step fails as if that had
-    /// thrown. So is what is computed from it, by += for =, on a CPU. All results of layers that
-    /// write what they have to are those without it, in every bit. Not noticed are copies of what
-    /// was unwritten; fewer than eight bytes in a row of integers of one or two; a parameter's
-    /// gradient, a layer's statistics, or what it tells replicas, that is written on in the next
-    /// one's, if its bytes are a multiple of 256; and what merge_statistics() and update_buffers()
-    /// write. On a GPU every call is waited for, so that a kernel's fault has its layer's name, but
-    /// not in runs that are kept as graphs, which are not looked at; and see
-    /// device::Cuda::Options::blocking.
+    /// Whether every call of a layer, or of the loss, is looked at. What it has to write holds NaNs
+    /// before (integers: large numbers), and so does its scratch. Behind what it may write lies
+    /// something that must stay. A std::logic_error names layer, function, tensor and place
+    /// - of what is left unwritten, or written beyond its end;
+    /// - on a CPU, of what is computed from that, as by += for =.
+    ///
+    /// The step then fails as if the layer had thrown that. No bit of the results of other layers
+    /// changes. It takes memory for one sample more in each micro-batch, whatever the bytes of
+    /// checkpoint::Optimal, and behind the gradients and statistics of each layer. On a GPU every
+    /// call is waited for, so that a kernel's fault has its layer's name; steps that are kept as
+    /// graphs are not looked at; and see device::Cuda::Options::blocking.
+    ///
+    /// It does not notice copies of what was unwritten; fewer than eight bytes in a row of integers
+    /// of one or two; what is written on from a parameter's gradient, a layer's statistics, or what
+    /// it tells replicas, in those behind it, if its bytes are a multiple of 256; and what
+    /// merge_statistics() and update_buffers() write.
     bool debug = false;
 };
 
