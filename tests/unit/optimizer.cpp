@@ -301,6 +301,11 @@ TEST_CASE("rates over a training begin, go and end as they say") {
         double const full = least + (2 - least) * (1 + wave) / 2;
         CHECK(curve.rate(step) == doctest::Approx(full * std::min(1.0, double(step + 1) / 4)));
     }
+    rates::Then const both{line, 5, rates::Then{steps, 6, curve}};
+    for (std::uint64_t step = 0; step < 40; ++step)
+        CHECK(both.rate(step) == (step < 5    ? line.rate(step)
+                                  : step < 11 ? steps.rate(step - 5)
+                                              : curve.rate(step - 11)));
     CHECK(line.rate(100) == 0.25f);
     CHECK(curve.rate(20) == curve.rate(1000));
     CHECK(rates::Steps{.first = 3, .every = 0}.rate(7) == 3);

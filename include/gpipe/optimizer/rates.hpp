@@ -63,4 +63,19 @@ struct WarmUpCosine {
     }
 };
 
+/// One curve for so many steps, and behind it another, which begins there, as PyTorch's
+/// SequentialLR: Then{Linear{.first = 0, .last = 1e-3, .steps = 100}, 100, WarmUpCosine{...}}.
+template <class First, class Next> struct Then {
+    First first{};              ///< of the first steps
+    std::uint64_t steps = 1000; ///< how many these are
+    Next next{};                ///< of its step s at step `steps` + s
+
+    /// Of the step after so many others.
+    float rate(std::uint64_t step) const {
+        return step < steps ? first.rate(step) : next.rate(step - steps);
+    }
+};
+/// As its members are given.
+template <class First, class Next> Then(First, std::uint64_t, Next) -> Then<First, Next>;
+
 } // namespace gpipe::rates
