@@ -259,6 +259,7 @@ TEST_CASE("a capture that another thread spoils, at whatever point, is given up:
                 act = nullptr;
             }
             CHECK(parameters(train) == expected.values);
+            CHECK(train.kept_runs() == (done ? 2 : 4)); // of each size one for each slot
             spoilt += done;
             if (!done) n = SIZE_MAX - 1;
         }

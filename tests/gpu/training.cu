@@ -138,6 +138,7 @@ TEST_CASE("sizes of mini-batches come and go, and graphs with them") {
                 options<Train<float>>(3, 3, 1, {gpipe::Link::shared, graphs, together}), watch);
             INFO(graphs, " graphs, together ", together);
             CHECK(expected.differs(*train, together) == "");
+            CHECK(train->kept_runs() <= 2 * graphs);
         }
 }
 
@@ -152,6 +153,7 @@ TEST_CASE("a step that is kept as a graph does not call its layers again") {
         for (std::size_t i = 0; i < sizes.size(); ++i)
             CHECK(expected.step(*train, i) == expected.losses[i]);
         calls[graphs] = watch.count(0, gpipe::Phase::forward);
+        CHECK(train->kept_runs() == 2 * graphs);
     }
     CHECK(calls[0] == sizes.size() * 2);
     CHECK(calls[1] < calls[0]);

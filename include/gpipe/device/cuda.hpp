@@ -132,6 +132,7 @@ class Cuda : public OwnMemory {
     static constexpr std::size_t lanes() { return 1; }
     static constexpr std::size_t walkers() { return 1; }
     static constexpr bool chooses_lanes() { return false; }
+    std::size_t kept() const { return graphs_.count(); }
     template <class F> void run(F&& f) {
         cuda::DeviceGuard const before;
         try {
@@ -161,7 +162,10 @@ class Cuda : public OwnMemory {
                 keeps && graphs_.captures(key.part) ? capture(key, walk) : Captured::no;
             if (captured == Captured::failed || (captured == Captured::no && !surround(walk)))
                 return static_cast<void>(drain()), true;
-            if (keeps && !graphs_.has_met(key.part)) meet(key.part);
+            if (keeps && !graphs_.has_met(key.part)) {
+                if (graphs_.is_full()) cuda::finish(hub_, peers_);
+                graphs_.meet(key.part);
+            }
         }
         walk.deliver([this](auto... copy) { hub_.copy(copy...); });
         done_[key.slot].record(hub_);
@@ -217,10 +221,6 @@ class Cuda : public OwnMemory {
             hub_.wait(ends_[s]);
         }
         return true;
-    }
-    void meet(MiniBatchPart const& part) {
-        if (graphs_.is_full()) cuda::finish(hub_, peers_);
-        graphs_.meet(part);
     }
     // On its own GPU, as whatever is about graphs: no page of CUDA asks for that, but experience
     // does (ml-explore/mlx#2351).

@@ -217,6 +217,12 @@ class Graphs {
     /// Whether any is kept.
     explicit operator bool() const { return most_ > 0; }
 
+    /// How many there are.
+    std::size_t count() const {
+        std::size_t all = 0;
+        for (Size const& size : sizes_) all += size.graphs.size();
+        return all;
+    }
     /// Null if it is not there.
     Graph const* find(GraphKey const& key) {
         Size* const size = find(key.part);

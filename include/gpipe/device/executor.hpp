@@ -73,6 +73,7 @@ struct OneRunAtATime {
     static constexpr std::size_t lanes() { return 1; }
     static constexpr std::size_t walkers() { return 1; }
     static constexpr bool chooses_lanes() { return false; }
+    static constexpr std::size_t kept() { return 0; }
     static void finish(std::size_t) {}
     static void abort() noexcept {}
     static void forget() {}
@@ -103,8 +104,8 @@ struct SomeWalk {
 ///   walked at a time; chooses_lanes(): whether one will do where handing over costs more than it
 ///   saves;
 /// - submit(ticket, walk): has all lanes walked, concurrently, but no lane by two at a time. True
-/// if all that they put on queues
-///   is done when it returns; else finish(slot) returns when it is;
+///   if all that they put on queues is done when it returns; else finish(slot) returns when it is;
+/// - kept(): how many runs it has kept, each of which it launches without having it walked;
 /// - run(f): calls f() and returns when what that put on queues is done;
 /// - abort(): waits for all there is, whatever was wrong with it;
 /// - forget(): runs that were kept are no longer what their tickets say; none is under way;
@@ -117,6 +118,7 @@ concept DeviceExecutor = requires(D device, D const constant, std::size_t n, voi
     { constant.lanes() } -> std::same_as<std::size_t>;
     { constant.walkers() } -> std::same_as<std::size_t>;
     { constant.chooses_lanes() } -> std::same_as<bool>;
+    { constant.kept() } -> std::same_as<std::size_t>;
     { device.submit(ticket, walk) } -> std::same_as<bool>;
     device.run(f);
     device.finish(n);

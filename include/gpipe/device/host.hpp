@@ -149,6 +149,7 @@ class Host : public SharedMemory {
     std::size_t lanes() const { return lanes_.size(); }
     std::size_t walkers() const { return walkers_; }
     bool chooses_lanes() const { return chooses_; }
+    static constexpr std::size_t kept() { return 0; }
     template <class F> void run(F&& f) { f(); }
     /// Of a run that overlaps with the next, the caller waits for the reader's lane, and walks none
     /// but its share: else it may be in an action of the last device when the first could begin

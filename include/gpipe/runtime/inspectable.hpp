@@ -164,6 +164,10 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
     std::size_t micro_batches() const { return programs().micro_batches(); } ///< M
     /// Walkers of a run: threads on the host.
     std::size_t lanes() const { return machine().engine().lanes(); }
+    /// Steps, or inferences, that the device has kept as CUDA graphs, and launches without calling
+    /// a layer, see device::Cuda::Options::graphs: of each size of mini-batches two, once both have
+    /// been captured; none of one that could not be.
+    std::size_t kept_runs() const { return machine().device().kept(); }
     std::uint64_t seed() const { return machine().engine().seed(); } ///< Options::seed
     /// Steps trained, and done by now.
     std::uint64_t steps() const { return machine().engine().steps(); }
