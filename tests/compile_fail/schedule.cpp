@@ -29,6 +29,7 @@
 // expect GPIPE_NOT_STATIC: gpipe: a schedule needs: static constexpr gpipe::Programs programs\(std::size_t
 // expect GPIPE_OBJECT: gpipe: a schedule whose numbers are dynamic is an object: among the policies stands
 // expect GPIPE_LARGE_OBJECT: gpipe: the object of a schedule holds numbers only, of 32 bytes at most
+// expect GPIPE_OBJECT_WITH_MEMORY: gpipe: the object of a schedule holds numbers only, of 32 bytes at most
 // expect GPIPE_NOT_ENDED: gpipe: next_device\(\) has to stand behind the program of every device
 // expect GPIPE_BEHIND_THE_LAST: gpipe: next_device\(\) has to stand behind the program of every device
 // expect GPIPE_NOT_CONSTEXPR: gpipe: programs\(K, M\) of the schedule is no constant: it must be constexpr, may throw nothing
@@ -208,6 +209,8 @@ static_assert(Train::cell_count == 2);
 struct Object {
 #if defined(GPIPE_LARGE_OBJECT)
     std::size_t numbers[5] = {};
+#elif defined(GPIPE_OBJECT_WITH_MEMORY)
+    gpipe::Array<int> order;
 #else
     std::size_t numbers[4] = {};
 #endif

@@ -76,16 +76,17 @@ class Dynamic {
     /// Of any schedule.
     template <class S>
         requires(!std::is_same_v<S, Dynamic> && ScheduleObject<S>)
-    constexpr Dynamic(S schedule) : programs_(&programs_of<S>), least_(&least_of<S>) {
-        if constexpr (requires { S::name; }) name_ = S::name;
-        if constexpr (requires { schedule.cells_per_device; })
-            cells_per_device_ = schedule.cells_per_device;
-        if constexpr (!ScheduleFunction<S>) {
-            static_assert(
-                std::is_trivially_copyable_v<S> && sizeof(S) <= most_bytes,
-                "gpipe: the object of a schedule holds numbers only, of 32 bytes at most");
-            auto const bytes = std::bit_cast<std::array<unsigned char, sizeof(S)>>(schedule);
-            for (std::size_t i = 0; i < sizeof(S); ++i) object_[i] = bytes[i];
+    constexpr Dynamic(S schedule) {
+        if constexpr (is_held<S>()) {
+            programs_ = &programs_of<S>;
+            least_ = &least_of<S>;
+            if constexpr (requires { S::name; }) name_ = S::name;
+            if constexpr (requires { schedule.cells_per_device; })
+                cells_per_device_ = schedule.cells_per_device;
+            if constexpr (!ScheduleFunction<S>) {
+                auto const bytes = std::bit_cast<std::array<unsigned char, sizeof(S)>>(schedule);
+                for (std::size_t i = 0; i < sizeof(S); ++i) object_[i] = bytes[i];
+            }
         }
     }
 
@@ -115,6 +116,13 @@ class Dynamic {
     static constexpr std::size_t most_bytes = 32;
     using Object = unsigned char[most_bytes];
 
+    template <class S> static consteval bool is_held() {
+        constexpr bool fits =
+            ScheduleFunction<S> || (std::is_trivially_copyable_v<S> && sizeof(S) <= most_bytes);
+        static_assert(fits,
+                      "gpipe: the object of a schedule holds numbers only, of 32 bytes at most");
+        return fits;
+    }
     template <class S> static constexpr S object(Object const& from) {
         std::array<unsigned char, sizeof(S)> bytes{};
         for (std::size_t i = 0; i < sizeof(S); ++i) bytes[i] = from[i];
