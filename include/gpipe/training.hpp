@@ -256,7 +256,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     Pending started(Batch<Input> const& inputs, Batch<Target> const& targets, Stream... stream) {
         Pending pending(machine_.engine());
         std::size_t const samples = checked_step(inputs, targets);
-        if constexpr (!joins_ranks<Device>) // who do so together
+        if constexpr (!joins_ranks<Device> || calls_enqueue<Device>) // else they do so together
             detail::check_rates<OptimizerFunctor>(&optimizer_);
         team_.start_together(machine_, [&](Machine<Device>& machine, bool first) {
             auto const start = [&](StepOutcome* outcome) {

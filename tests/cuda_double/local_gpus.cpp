@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -314,6 +315,13 @@ TEST_CASE("what one call is refused for is told, and training goes on") {
                         std::invalid_argument); // pageable
         CHECK(train.step(data.inputs, data.targets).weight == 13);
         CHECK(train.steps() == 3);
+        train.optimizer().learning_rate = std::numeric_limits<float>::quiet_NaN();
+        CHECK_THROWS_WITH_AS(train.step(data.inputs, data.targets),
+                             "gpipe: the optimizer's learning_rate is nan, and has to be finite",
+                             std::invalid_argument);
+        train.optimizer().learning_rate = 1e-2f;
+        CHECK(train.step(data.inputs, data.targets).weight == 13);
+        CHECK(train.steps() == 4);
     }
 }
 
