@@ -325,6 +325,28 @@ TEST_CASE("what one call is refused for is told, and training goes on") {
     }
 }
 
+TEST_CASE("P6 what throws in one replica leaves the loss scale as it was, though the gradients of "
+          "another overflow") {
+    cuda_double::Session const doubles(session(4, 1, true));
+    toy::Watch watch;
+    toy::Data<Real> const data(16);
+    auto large = data;
+    for (std::size_t i = 0; i < 8 * 3; ++i) large.targets[i] = 1e18f; // of the first replica
+    auto o = of_two();
+    o.loss_scale = gpipe::LossScale::dynamic(0x1p70, 2, 0.25, 2);
+    o.loss_scale.most = 0x1p80;
+    Train train(make_net(watch), {}, Adam{1e-2f}, o), other(make_net(watch), {}, Adam{1e-2f}, o);
+    watch.faults = {{3, 11, toy::Phase::backward}}; // in the second
+    CHECK_THROWS_AS(train.step(large.inputs, large.targets), toy::Thrown);
+    watch.faults.clear();
+    for (int i = 0; i < 3; ++i) {
+        CHECK(train.step(data.inputs, data.targets).loss ==
+              other.step(data.inputs, data.targets).loss);
+        CHECK(train.loss_scale() == other.loss_scale());
+    }
+    CHECK(other.step(large.inputs, large.targets).skipped()); // they would
+}
+
 TEST_CASE("between the same two devices all replicas have the slowest link of any") {
     cuda_double::Session const doubles(
         {.devices = 4, .peers = [](int a, int b) { return a < 2 && b < 2; }});

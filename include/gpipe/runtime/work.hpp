@@ -190,6 +190,15 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
     state.unscale = 1 / state.loss_scale; // which may grow before it is used
     if (!spoilt) state.fault = StepFault::nothing;
     state.skipped = 0;
+    // Where a rank has thrown, its gradients say nothing of the scale.
+    std::uint64_t first = no_failure;
+    for (std::size_t r = 0; r < call.ranks; ++r) {
+        if (call.signs[r] >= first) continue;
+        first = call.signs[r];
+        state.fault = StepFault::thrown;
+        state.fault_at = static_cast<std::uint32_t>(r);
+        sound = false;
+    }
     // The first to be blamed; not where the weight is to blame.
     auto const blame = [&](StepFault fault, std::size_t at, double value) {
         if (!sound || !(call.fails || (call.scale.scales() && fault != StepFault::loss))) return;
@@ -234,14 +243,6 @@ GPIPE_HOST_DEVICE inline void commit(CommitCall const& call) noexcept {
             sound = false;
         }
         if (state.clip > 0 && norm > state.clip) scale *= state.clip / norm;
-    }
-    std::uint64_t first = no_failure;
-    for (std::size_t r = 0; r < call.ranks; ++r) {
-        if (call.signs[r] >= first) continue;
-        first = call.signs[r];
-        state.fault = StepFault::thrown;
-        state.fault_at = static_cast<std::uint32_t>(r);
-        sound = false;
     }
     sound = sound && call.last;
     if (sound) grow(state, call.scale);
