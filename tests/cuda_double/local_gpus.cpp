@@ -2,9 +2,11 @@
 // of them when something fails.
 #include "support/enqueued_net.hpp"
 #include "support/enqueued_norm.hpp"
+#include "support/folder.hpp"
 #include "support/gpu_replicas.hpp"
 
 #include <gpipe/replicas.hpp>
+#include <gpipe/state/state.hpp>
 #include <gpipe/transport/local_gpus.hpp>
 
 #include <doctest/doctest.h>
@@ -345,6 +347,33 @@ TEST_CASE("P6 what throws in one replica leaves the loss scale as it was, though
         CHECK(train.loss_scale() == other.loss_scale());
     }
     CHECK(other.step(large.inputs, large.targets).skipped()); // they would
+}
+
+TEST_CASE("whatever call of CUDA fails while a state is copied, that is thrown, no replica waits "
+          "for ever, and the next try saves") {
+    toy::Folder const folder;
+    std::size_t failed = 0;
+    for (std::size_t n = 0, last = 1; n < last; n += toy::one_of(7)) {
+        CAPTURE(n);
+        cuda_double::Session const doubles(session(4, n % 4, true));
+        toy::Watch watch;
+        auto o = of_two();
+        o.snapshot = true;
+        Train train(make_net(watch), {}, Adam{1e-2f}, o);
+        toy::Data<Real> const data(13);
+        train.step(data.inputs, data.targets);
+        std::size_t const before = cuda_double::calls();
+        cuda_double::fail_call(n, cudaErrorInvalidValue);
+        try {
+            gpipe::start_save(train, folder / "state").wait();
+        } catch (gpipe::cuda::Error const&) {
+            ++failed;
+        }
+        last = cuda_double::calls() - before;
+        CHECK_NOTHROW(gpipe::start_save(train, folder / "state").wait());
+        CHECK(gpipe::saved_state(folder / "state").steps == 1);
+    }
+    CHECK(failed > 0);
 }
 
 TEST_CASE("between the same two devices all replicas have the slowest link of any") {

@@ -151,6 +151,7 @@ template <class Chosen, class Net> class ReplicaTeam {
             f();
         } catch (...) {
             error = std::current_exception();
+            wire_.end(own.rank.rank());
         }
         if constexpr (refuses)
             if (starts_) own.rank.leave(error != nullptr);

@@ -6,6 +6,7 @@
 #include <gpipe/plan/edge.hpp>
 #include <gpipe/transport/transport.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -30,10 +31,18 @@ class LocalWire {
 
     /// How many there are.
     std::size_t ranks() const { return given_.size(); }
-    /// What all do together begins; nobody is at it.
+    /// What all do together begins; nobody is at it. They gather from the same round on.
     void begin() noexcept {
         arrived_.store(0, std::memory_order_relaxed);
         refused_.store(false, std::memory_order_relaxed);
+        std::uint64_t round = 0;
+        for (Given const& given : given_) round = std::max(round, given.rounds.load());
+        for (Given& given : given_) given.rounds = round, given.ended = false;
+    }
+    /// A rank has thrown in it: who gathers there throws, too, where that one has not come.
+    void end(std::size_t rank) noexcept {
+        given_[rank].ended.store(true, std::memory_order_release);
+        ring_all();
     }
     /// That a rank is gone, and why: nobody waits for it.
     void leave(std::exception_ptr why) noexcept {
@@ -65,6 +74,7 @@ class LocalWire {
     struct alignas(128) Given {
         std::atomic<std::uint64_t> rounds{0};
         std::uint64_t number[2] = {}; // of the round, and of the one before
+        std::atomic<bool> ended{false};
         bool opened = false;
         detail::Bell bell{detail::Bell::Many{}}; // for who waits on that rank
     };
@@ -117,9 +127,11 @@ class LocalRanks {
         Array<std::uint64_t> all(ranks());
         for (std::size_t r = 0; r < ranks(); ++r) {
             LocalWire::Given const& given = wire_.given_[r];
+            auto const came = [&] { return given.rounds.load(std::memory_order_acquire) > round; };
             if (!wire_.wait(rank_,
-                            [&] { return given.rounds.load(std::memory_order_acquire) > round; }))
+                            [&] { return given.ended.load(std::memory_order_acquire) || came(); }))
                 std::rethrow_exception(wire_.error_);
+            if (!came()) throw detail::RefusedElsewhere();
             all[r] = given.number[round % 2];
         }
         return all;
