@@ -376,6 +376,35 @@ TEST_CASE("whatever call of CUDA fails while a state is copied, that is thrown, 
     CHECK(failed > 0);
 }
 
+TEST_CASE("after an error of a device every call says that it was one") {
+    cuda_double::Session const doubles(session(4, 0, true));
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    Train train(make_net(watch), {}, Adam{1e-2f}, of_two());
+    train.step(data.inputs, data.targets);
+    std::vector<Real> outputs(3 * 13);
+    bool lost = false; // by which call, is up to the schedule
+    for (std::size_t n = 200; n < 260 && !lost; ++n) {
+        cuda_double::fail_call(n, cudaErrorInvalidValue);
+        try {
+            train.compute_gradients(data.inputs, data.targets);
+        } catch (std::runtime_error const&) {
+        }
+        auto const said = toy::thrown_by([&] { train.evaluate(data.inputs, data.targets); });
+        lost = !said.empty();
+        if (!lost) continue;
+        for (int i = 0; i < 2; ++i) {
+            std::string const again =
+                i == 0 ? toy::thrown_by([&] { train.predict(data.inputs, std::span(outputs)); })
+                       : toy::thrown_by([&] { train.step(data.inputs, data.targets); });
+            CHECK_MESSAGE(toy::has(again, "has an error of its device"), again);
+        }
+        CHECK_MESSAGE(toy::has(said, "has an error of its device"), said);
+    }
+    CHECK(lost);
+    static_cast<void>(cuda_double::complaints());
+}
+
 TEST_CASE("between the same two devices all replicas have the slowest link of any") {
     cuda_double::Session const doubles(
         {.devices = 4, .peers = [](int a, int b) { return a < 2 && b < 2; }});

@@ -15,8 +15,8 @@ namespace gpipe::cuda {
 class Peers {
   public:
     /// That work which meets them is about to be put on streams: false, and it is not, where one
-    /// of them cannot. Asked once for each run.
-    virtual bool begin() noexcept { return true; }
+    /// of them cannot. Asked once for each run. Throws where one is lost.
+    virtual bool begin() { return true; }
     /// Whether that is so on all ranks, which all ask at once. Throws where one is lost.
     virtual bool all(bool so) = 0;
     /// Whether one is lost: then no work waits for others any more. Asked again and again by who

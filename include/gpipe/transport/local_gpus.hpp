@@ -161,10 +161,10 @@ class LocalGpus final : cuda::Peers {
         if (cuda::Event const* const copied = ways_[channel].copied) stream.wait(*copied);
     }
 
-    bool begin() noexcept override {
-        if (!hosts_.arrive()) return false;
-        refusing_ = false;
-        return true;
+    bool begin() override {
+        if (hosts_.arrive()) return refusing_ = false, true;
+        if (auto const lost = error()) std::rethrow_exception(lost);
+        return false;
     }
     bool all(bool so) override {
         auto const everybody = gather(so);
