@@ -20,12 +20,6 @@ class StepOutcome {
   public:
     /// `totals`: where the sums of the step are to be left.
     explicit StepOutcome(double* totals) : totals_(totals) {}
-    /// Takes the other's place.
-    StepOutcome(StepOutcome&& other, double* totals) noexcept
-        : totals_(totals), error_(std::exchange(other.error_, nullptr)),
-          place_(std::exchange(other.place_, nullptr)) {
-        if (place_) *place_ = this;
-    }
     StepOutcome(StepOutcome const&) = delete;
     StepOutcome& operator=(StepOutcome const&) = delete;
     ~StepOutcome() { forget(); }
@@ -97,10 +91,10 @@ template <std::size_t metrics> StepResult<metrics> mean(double const* sums) {
 template <std::size_t numbers> class PendingRun {
   public:
     /// The other then has no run to wait for.
-    PendingRun(PendingRun&& other) noexcept
-        : totals_(other.totals_), outcome_(std::move(other.outcome_), totals_.data()),
-          engine_(std::exchange(other.engine_, nullptr)), finish_(other.finish_) {}
-    /// The other then has no run to wait for.
+    ///@{
+    PendingRun(PendingRun&& other) noexcept : outcome_(totals_.data()) {
+        *this = std::move(other);
+    }
     PendingRun& operator=(PendingRun&& other) noexcept {
         totals_ = other.totals_;
         outcome_.take_over(other.outcome_);
@@ -108,6 +102,7 @@ template <std::size_t numbers> class PendingRun {
         finish_ = other.finish_;
         return *this;
     }
+    ///@}
 
     /// Whether nobody would have to wait. A run also gets done when later ones need its place.
     bool ready() const { return !outcome_.waits(); }
@@ -138,8 +133,8 @@ template <std::size_t numbers> class PendingRun {
   private:
     template <class Net, class... Policies> friend class Inference;
 
-    void* engine_;
-    void (*finish_)(void*, StepOutcome const&);
+    void* engine_ = nullptr;
+    void (*finish_)(void*, StepOutcome const&) = nullptr;
 };
 
 /// A training step that has been started: sum, weight and metrics of the loss, and the norm of the
