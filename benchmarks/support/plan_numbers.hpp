@@ -52,7 +52,7 @@ struct FinishedPlan {
     /// Of ranks, if devices are theirs, and the costs by which these walk.
     ///@{
     gpipe::Lanes lanes;
-    std::optional<gpipe::DeclaredCost> cost;
+    std::optional<gpipe::ChainCosts<double>> cost;
     ///@}
 };
 
@@ -206,7 +206,8 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     for (std::size_t d = 0; d <= of.devices; ++d)
         arenas[d] = reinterpret_cast<std::byte*>((d + 1) << 40);
     std::byte* const host = arenas[of.devices];
-    DeclaredCost const cost(net.layers, prepared.first, made.reversals);
+    auto const cost = declared_costs({net.layers.data(), net.layers.size(), prepared.first.data()},
+                                     made.reversals);
     bool const is_sent = of.links == "sent";
     Array<std::size_t> first(of.devices + 1), most(of.devices, 1); // by rank: a device, a lane
     for (std::size_t d = 0; d <= of.devices; ++d) first[d] = d;

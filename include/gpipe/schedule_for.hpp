@@ -168,10 +168,8 @@ template <class Net, class... Policies> class ScheduleFinder {
         try {
             MachineParts<Device> parts =
                 machine_parts<Chosen>(net_, loss_, optimizer_, {}, options, options.device);
-            Device const device(parts.options, parts.work.programs.devices());
-            MachinePlan<Device> const planned(device, std::move(parts.model),
-                                              std::move(parts.first), std::move(parts.work),
-                                              parts.samples, parts.checks);
+            Device const device(parts.options, parts.programs.devices());
+            MachinePlan<Device> const planned(device, std::move(parts));
             FoundSchedule one{schedule, checkpointing};
             weigh(one, planned);
             found_.push_back(std::move(one));
@@ -187,13 +185,10 @@ template <class Net, class... Policies> class ScheduleFinder {
         return nullptr;
     }
     void weigh(FoundSchedule& one, MachinePlan<Device> const& planned) const {
-        Model const& model = planned.model;
         MemoryPlan const& plan = planned.plan;
-        LayerTimes const declared = declared_times(model.infos.data(), model.infos.size());
         ChainCosts<double> const costs = with_edges(
-            reversed_costs(search_.times ? *search_.times : declared,
-                           {model.infos.data(), model.infos.size(), planned.first.data()},
-                           planned.reversals),
+            search_.times ? reversed_costs(*search_.times, planned.chain(), planned.reversals)
+                          : planned.cost,
             plan.lowered.edges);
         bool offloads = false;
         for (Reversal const& reversal : planned.reversals) offloads |= reversal.offload;

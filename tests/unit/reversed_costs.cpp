@@ -264,7 +264,8 @@ TEST_CASE("declared costs are those: a backward twice the forward, a half of it 
             times.backward[i] = 2 * times.forward[i];
             if (infos[i].splits) times.weight_gradient[i] = times.forward[i];
         }
-        gpipe::DeclaredCost const declared(infos, now.first, now.reversals);
+        auto const declared =
+            gpipe::declared_costs({infos.data(), infos.size(), now.first.data()}, now.reversals);
         ChainCosts<double> const costs = reversed_costs(times, now.cut(), now.reversals);
         for (std::size_t c = 0; c + 1 < now.first.size(); ++c) {
             for (Kind const kind : {Kind::forward, Kind::recompute, Kind::backward,
@@ -294,7 +295,8 @@ TEST_CASE("declared costs place a chain on lanes by what its cells run again") {
     Array<Reversal> reversals(3);
     for (std::size_t c = 0; c < 3; ++c)
         reversals[c] = c < 2 ? gpipe::keep_everything(2) : gpipe::revolve(4, 0);
-    gpipe::DeclaredCost const cost(infos, now.first, reversals);
+    auto const cost =
+        gpipe::declared_costs({infos.data(), infos.size(), now.first.data()}, reversals);
     CHECK(cost(gpipe::backward(0, 0)) == 4);
     CHECK(cost(gpipe::recompute(2, 0)) == 4);
     CHECK(cost(gpipe::backward(2, 0)) == 8 + 3 + 2 + 1);

@@ -150,6 +150,12 @@ reversed_costs(LayerTimes const& times, CutChain const& chain, Array<Reversal> c
     return costs;
 }
 
+/// The same by the costs that layers declare.
+GPIPE_INLINE constexpr ChainCosts<double> declared_costs(CutChain const& chain,
+                                                         Array<Reversal> const& reversals) {
+    return reversed_costs(declared_times(chain.layers, chain.size), chain, reversals);
+}
+
 /// How often a step runs each layer again, by layer, all micro-batches together: `programs` with
 /// recomputes, over cells that are reversed so. See reversed_costs() for what is left out.
 GPIPE_INLINE constexpr Array<std::size_t>

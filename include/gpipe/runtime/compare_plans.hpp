@@ -26,8 +26,7 @@ template <class... Numbers> std::uint64_t hash_of_all(Numbers... numbers) {
 // Throws std::invalid_argument, on all ranks, unless all have made the same plan. `tables`: see
 // LanePlan::hash.
 template <class Transport, class Device>
-void compare_plans(Transport& transport, MachinePlan<Device> const& machine, std::uint64_t tables,
-                   std::uint64_t seed) {
+void compare_plans(Transport& transport, MachinePlan<Device> const& machine, std::uint64_t tables) {
     StepChecks const& checks = machine.checks;
     LossScale const& scale = checks.scale;
     std::uint64_t frozen = 0, cut = 0;
@@ -35,7 +34,7 @@ void compare_plans(Transport& transport, MachinePlan<Device> const& machine, std
     for (std::size_t const layer : machine.first) cut = mixed(cut, layer);
     // What differs in one may bring what differs behind it.
     PlanPart const parts[]{
-        {seed, "gpipe: rank %zu has another Options::seed than rank 0"},
+        {machine.seed, "gpipe: rank %zu has another Options::seed than rank 0"},
         {machine.samples, "gpipe: rank %zu has other Options::samples than rank 0"},
         {machine.programs.micro_batches(),
          "gpipe: rank %zu has other Options::micro_batches than rank 0"},

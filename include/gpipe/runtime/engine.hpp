@@ -27,9 +27,9 @@ template <DeviceRuntime Device> class Engine {
     using Pointers = MiniBatch::Pointers; ///< arrays of the caller, one per tensor
 
     /// What is handed over must outlive it; `host`: memory that copies go through; `handles`: by
-    /// device; `immediate`: see update::Immediate. From then on a run allocates nothing.
+    /// device. From then on a run allocates nothing.
     Engine(Device& device, MachinePlan<Device> const& planned, Arenas<Device> const& arenas,
-           std::byte* host, Array<HandleSet> const& handles, bool immediate, std::uint64_t seed);
+           std::byte* host, Array<HandleSet> const& handles);
     Engine(Engine const&) = delete;
     Engine& operator=(Engine const&) = delete;
     ~Engine();

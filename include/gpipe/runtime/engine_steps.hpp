@@ -21,17 +21,16 @@ namespace gpipe {
 template <DeviceRuntime Device>
 Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
                        Arenas<Device> const& arenas, std::byte* host,
-                       Array<HandleSet> const& handles, bool immediate, std::uint64_t seed)
+                       Array<HandleSet> const& handles)
     : device_(device), planned_(planned),
       runs_(
           device, [&] { return tables_of(device, planned, arenas.begins(), handles); },
-          planned.checks, immediate, prepared(arenas.begins())),
+          planned.checks, planned.immediate(), prepared(arenas.begins())),
       tied_(arenas, planned.model, tables()),
-      plans_(make_lane_plans(planned, ending_of(planned, immediate), device.lanes(),
-                             arenas.begins(), host)),
+      plans_(make_lane_plans(planned, ending_of(planned), device.lanes(), arenas.begins(), host)),
       lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !planned.overlaps,
                    planned.programs.size()),
-      seed_(seed) {
+      seed_(planned.seed) {
     device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].feed_devices());
     give_states();
     for (std::size_t slot = 0; slot < slots; ++slot) runs_[slot].caller = &caller_;

@@ -109,26 +109,28 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
     std::size_t const micro_batches =
         chosen_number("micro_batches", Chosen::micro_batch_count, options.micro_batches,
                       checked_product(4, devices));
-    Model model = inference_model<Device>(net);
+    MachineParts<Device> parts;
+    Model& model = parts.model = inference_model<Device>(net);
     model.constants = constants;
     if (keeps_graphs(options.device)) model.targets = model.infos[Net::size - 1].output;
     check_cells(Net::size, devices);
     check_costs(model.costs.data(), model.costs.size());
-    Array<std::size_t> first(devices + 1);
+    Array<std::size_t>& first = parts.first = Array<std::size_t>(devices + 1);
     if (entries > 0)
         cut_by_sizes(options.balance.data(), entries, Net::size, devices, first.data());
     else
         first = Chosen::cut(devices, model.costs);
     check_found_cut(first, Net::size);
     check_micro_batches(micro_batches, devices);
-    MachineWork work;
-    work.programs = forwards(devices, micro_batches);
-    work.debug = options.debug;
+    parts.programs = forwards(devices, micro_batches);
+    parts.debug = options.debug;
     // Where a queue runs what it is given one behind the other, and where ranks agree, none does.
-    work.overlaps = Device::depth > 1 && !calls_enqueue<Device> && !joins_ranks<Device>;
-    tell_device<Chosen, Device>(device, work, devices);
-    return {std::move(model), std::move(first), std::move(work), checked_samples(options.samples),
-            options.seed,     StepChecks{},     false,           std::move(device)};
+    parts.overlaps = Device::depth > 1 && !calls_enqueue<Device> && !joins_ranks<Device>;
+    parts.seed = options.seed;
+    parts.options = std::move(device);
+    tell_device<Chosen>(parts, devices);
+    parts.samples = checked_samples(options.samples);
+    return parts;
 }
 
 } // namespace detail

@@ -122,9 +122,9 @@ class Joined : public Inner {
         now(detail::Making::alone);
     }
     template <class Device>
-    void compare_plans(MachinePlan<Device> const& plan, std::uint64_t tables, std::uint64_t seed) {
+    void compare_plans(MachinePlan<Device> const& plan, std::uint64_t tables) {
         all_made(detail::Making::together);
-        detail::compare_plans(*transport_, plan, tables, seed);
+        detail::compare_plans(*transport_, plan, tables);
     }
     ///@}
 

@@ -46,9 +46,10 @@ template <class Device>
     return tables;
 }
 
-/// How a step of this machine ends. `immediate`: see update::Immediate.
-template <class Device> Ending ending_of(MachinePlan<Device> const& machine, bool immediate) {
+/// How a step of this machine ends.
+template <class Device> Ending ending_of(MachinePlan<Device> const& machine) {
     StepChecks const& checks = machine.checks;
+    bool const immediate = machine.immediate();
     Ending ending{Array<bool>(machine.plan.cells.size()),
                   immediate ? checks.finite_gradients : checks.squares(), immediate,
                   calls_enqueue<Device>, has_staging(machine.plan)};

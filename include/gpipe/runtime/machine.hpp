@@ -26,15 +26,8 @@ template <class Transport> void refuse_call(Transport& transport, Tables const& 
 } // namespace detail
 
 /// What a Machine is made of.
-template <class Device> struct MachineParts {
-    Model model;                      ///< its layers, loss and optimizer
-    Array<std::size_t> first;         ///< the layer that each cell begins with
-    MachineWork work;                 ///< what it is to run
-    std::size_t samples = 0;          ///< of the largest mini-batch
-    std::uint64_t seed = 0;           ///< see TrainingOptions
-    StepChecks checks{};              ///< what is looked at before a commit
-    bool immediate = false;           ///< see update::Immediate
-    typename Device::Options options; ///< of the device
+template <class Device> struct MachineParts : MachineWork {
+    typename Device::Options options{}; ///< of the device
 };
 
 /// Everything that a Training has at run time, for one kind of device: the device, the arenas and
@@ -64,9 +57,7 @@ template <DeviceRuntime Device> class Machine {
     Array<Reversal> const& reversals() const { return planned_.reversals; }
     MemoryPlan const& plan() const { return planned_.plan; }
     Model const& model() const { return planned_.model; }
-    CutChain chain() const {
-        return {model().infos.data(), model().infos.size(), plan().first.data()};
-    }
+    CutChain chain() const { return planned_.chain(); }
     ///@}
     /// Who has the devices.
     Ranks const& ranks() const { return planned_.ranks; }
@@ -227,17 +218,15 @@ template <DeviceRuntime Device> class Machine {
 // Defined here, not inline, so that it is not instantiated again where it has been compiled.
 template <DeviceRuntime Device>
 Machine<Device>::Machine(MachineParts<Device> parts)
-    : device_(parts.options, parts.work.programs.devices()),
-      planned_(device_, std::move(parts.model), std::move(parts.first), std::move(parts.work),
-               parts.samples, parts.checks),
+    : device_(parts.options, parts.programs.devices()), planned_(device_, std::move(parts)),
       arenas_(device_, plan(), ranks()), staging_(device_.allocate_host(host_bytes())),
       snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan().snapshot))),
-      handles_(programs().devices()), engine_(planned_device(), planned_, arenas_, host_begin(),
-                                              handles_, parts.immediate, parts.seed) {
+      handles_(programs().devices()),
+      engine_(planned_device(), planned_, arenas_, host_begin(), handles_) {
     make_handles();
     initialize_layers();
     if constexpr (joins_ranks<Device>) // and so all ranks have been made
-        device_.compare_plans(planned_, engine_.plan_hash(), parts.seed);
+        device_.compare_plans(planned_, engine_.plan_hash());
 }
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);

@@ -43,15 +43,15 @@ std::size_t chosen_devices(std::size_t cells_per_device, std::size_t option) {
 
 // What a device is told beside what is chosen for it: of a Chosen with so many devices.
 template <class Chosen, class Device>
-void tell_device([[maybe_unused]] typename Device::Options& device,
-                 [[maybe_unused]] MachineWork const& work, [[maybe_unused]] std::size_t devices) {
-    if constexpr (requires { device.blocking; }) device.blocking |= work.debug;
+void tell_device(MachineParts<Device>& parts, [[maybe_unused]] std::size_t devices) {
+    [[maybe_unused]] typename Device::Options& device = parts.options;
+    if constexpr (requires { device.blocking; }) device.blocking |= parts.debug;
     if constexpr (joins_ranks<Device>) {
-        device.replicas = work.replication.count;
+        device.replicas = parts.replication.count;
         device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
         if (device.devices == dynamic) device.devices = devices;
         // Else they would begin the next step when they are called, and not when they can.
-        if constexpr (requires { device.device.apart; }) device.device.apart |= work.overlaps;
+        if constexpr (requires { device.device.apart; }) device.device.apart |= parts.overlaps;
         using Transport = typename Device::Transport;
         if constexpr (requires { &Transport::share; })
             device.device = Transport::share(std::move(device.device), device.transport->rank(),
@@ -72,7 +72,8 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     using Checkpointing = typename Chosen::Checkpointing;
     check_open<typename Chosen::Schedule>("schedule", options.schedule);
     check_open<Checkpointing>("checkpointing", options.checkpointing);
-    Model model = model_of<Device>(net, loss, optimizer);
+    MachineParts<Device> parts;
+    Model& model = parts.model = model_of<Device>(net, loss, optimizer);
     model.constants = constants;
     freeze(model, options.frozen, options.frozen_parameters);
     auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
@@ -99,7 +100,7 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     check_cells(Net::size, cells);
     check_costs(model.costs.data(), model.costs.size());
     Array<double> const costs = cut_costs(model.infos.data(), Net::size);
-    Array<std::size_t> first = [&] {
+    Array<std::size_t> const& first = parts.first = [&] {
         if (entries > 0) {
             Array<std::size_t> by_hand(cells + 1);
             cut_by_sizes(options.balance.data(), entries, Net::size, cells, by_hand.data());
@@ -116,31 +117,31 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     check_found_cut(first, Net::size);
     check_micro_batches(micro_batches, cells);
 
-    MachineWork work;
-    work.snapshot = options.snapshot;
-    work.debug = options.debug;
-    work.slack = options.slack;
-    work.overlaps = Chosen::Update::immediate;
-    work.replication = Chosen::replication(
+    parts.snapshot = options.snapshot;
+    parts.debug = options.debug;
+    parts.slack = options.slack;
+    parts.overlaps = Chosen::Update::immediate;
+    parts.replication = Chosen::replication(
         chosen_number("replicas", Chosen::ReplicasPolicy::count, options.replicas, 1));
     if constexpr (Chosen::proven)
-        static_cast<Checkpointed&>(work) =
+        static_cast<Checkpointed&>(parts) =
             Chosen::applied(model.infos, first, Chosen::Schedule::programs(devices, micro_batches));
     else
-        static_cast<Checkpointed&>(work) =
+        static_cast<Checkpointed&>(parts) =
             proven_programs(schedule, checkpointing(), devices, micro_batches,
                             {model.infos.data(), model.infos.size(), first.data()});
     constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
-    if constexpr (any || BudgetPolicy<Checkpointing>) work.fit = &fitted_programs;
-    if constexpr (any || reverses_cells<Checkpointing>) work.choose = &choose_offloads;
+    if constexpr (any || BudgetPolicy<Checkpointing>) parts.fit = &fitted_programs;
+    if constexpr (any || reverses_cells<Checkpointing>) parts.choose = &choose_offloads;
 
-    constexpr bool immediate = Chosen::Update::immediate;
-    StepChecks const checks = chosen_checks(options.clip_norm, options.finite_gradients,
-                                            options.not_finite, options.loss_scale, immediate);
-    model.loss.scales = checks.scale.scales();
-    tell_device<Chosen, Device>(device, work, devices);
-    return {std::move(model), std::move(first), std::move(work), checked_samples(options.samples),
-            options.seed,     checks,           immediate,       std::move(device)};
+    parts.checks = chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite,
+                                 options.loss_scale, Chosen::Update::immediate);
+    model.loss.scales = parts.checks.scale.scales();
+    parts.seed = options.seed;
+    parts.options = std::move(device);
+    tell_device<Chosen>(parts, devices);
+    parts.samples = checked_samples(options.samples);
+    return parts;
 }
 
 } // namespace gpipe::detail

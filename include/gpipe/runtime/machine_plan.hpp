@@ -65,28 +65,21 @@ template <class Device> Ranks ranks_of(Device const& device, std::size_t devices
         return {devices};
 }
 
-/// What a machine runs, and where everything lies: a model, cut and scheduled, planned for one kind
-/// of device.
+/// What a machine runs, and where everything lies: planned for one kind of device.
 template <DeviceRuntime Device> class MachinePlan : public MachineWork {
   public:
-    Model const model;              ///< its layers, loss and optimizer
-    Array<std::size_t> const first; ///< the layer that each cell begins with
-    Ranks const ranks;              ///< who has the devices
-    std::size_t const samples;      ///< of the largest mini-batch
-    StepChecks const checks;        ///< what is looked at before a commit
-    DeclaredCost cost;              ///< of actions
-    std::size_t const learner;      ///< see lowest_learner()
-    MemoryPlan plan;                ///< of a step
-    Lowered evaluation;             ///< its forwards alone
-    Operands evaluation_operands;   ///< theirs
+    Ranks const ranks;            ///< who has the devices
+    ChainCosts<double> cost;      ///< of actions, as layers declare them
+    std::size_t const learner;    ///< see lowest_learner()
+    MemoryPlan plan;              ///< of a step
+    Lowered evaluation;           ///< its forwards alone
+    Operands evaluation_operands; ///< theirs
 
     /// Throws std::invalid_argument if a budget does not do, and where memory has too few
     /// addresses.
-    MachinePlan(Device const& device, Model of, Array<std::size_t> cut, MachineWork work,
-                std::size_t most_samples, StepChecks step_checks)
-        : MachineWork(std::move(work)), model(std::move(of)), first(std::move(cut)),
-          ranks(ranks_of(device, programs.devices())), samples(most_samples), checks(step_checks),
-          cost(model.infos, first, reversals),
+    MachinePlan(Device const& device, MachineWork work)
+        : MachineWork(std::move(work)), ranks(ranks_of(device, programs.devices())),
+          cost(declared_costs(chain(), reversals)),
           learner(lowest_learner(model.infos.data(), model.infos.size())), plan(planned(device)),
           evaluation(evaluation_of(plan.lowered)),
           evaluation_operands(find_operands(evaluation, plan.cells, plan.part_table(true))) {
@@ -96,6 +89,10 @@ template <DeviceRuntime Device> class MachinePlan : public MachineWork {
 
     /// Whether there is nothing but evaluations.
     bool infers() const { return programs.evaluates(); }
+    /// See update::Immediate.
+    bool immediate() const { return overlaps && !infers(); }
+    /// As checkpointing policies see it.
+    CutChain chain() const { return {model.infos.data(), model.infos.size(), first.data()}; }
     /// Of a layer.
     ///@{
     std::size_t cell_of(std::size_t layer) const { return gpipe::cell_of(first, layer); }
@@ -170,7 +167,7 @@ template <DeviceRuntime Device> class MachinePlan : public MachineWork {
                     "have more bytes than memory has addresses",
                     budgeted.capacity);
             static_cast<Checkpointed&>(*this) = fit(budgeted, budget);
-            cost = DeclaredCost(model.infos, first, reversals);
+            cost = declared_costs(chain(), reversals);
         }
         MemoryPlan result = plan_memory(roomy, programs, reversals, choose);
         if (snapshot)

@@ -4,9 +4,11 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/runtime/choices.hpp>
+#include <gpipe/runtime/model.hpp>
 #include <gpipe/search/fit_budget.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -59,10 +61,15 @@ GPIPE_INLINE Checkpointed fitted_programs(BudgetProblem const& problem, Budget c
     return result;
 }
 
-/// What a Machine is to run: programs with recomputes, proven, and how cells are reversed; or the
-/// schedule's and a budget, and the function that makes the others of it. (It takes a second to
-/// compile, and few need it.)
+/// What a Machine is to run: a model, cut, and programs with recomputes, proven, and how cells are
+/// reversed; or the schedule's and a budget, and the function that makes the others of it. (It
+/// takes a second to compile, and few need it.)
 struct MachineWork : Checkpointed {
+    Model model;              ///< its layers, loss and optimizer
+    Array<std::size_t> first; ///< the layer that each cell begins with
+    std::size_t samples = 0;  ///< of the largest mini-batch
+    std::uint64_t seed = 0;   ///< see TrainingOptions
+    StepChecks checks{};      ///< what is looked at before a commit
     Checkpointed (*fit)(BudgetProblem const& problem,
                         Budget const& budget) = nullptr; ///< null unless a policy may have a budget
     ChooseOffloads choose = nullptr; ///< null unless a policy may reverse cells piece by piece

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <gpipe/balance/partition.hpp>
-#include <gpipe/chain/info.hpp>
-#include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/lanes.hpp>
@@ -11,23 +9,6 @@
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
-
-/// What an action takes by the declared costs of its layers, [first[c], first[c + 1]) being those
-/// of cell c, where these are reversed so: see declared_times(), and reversed_costs() for what runs
-/// again.
-class DeclaredCost {
-  public:
-    /// Of a chain that is cut so.
-    DeclaredCost(Array<LayerInfo> const& layers, Array<std::size_t> const& first,
-                 Array<Reversal> const& reversals)
-        : costs_(reversed_costs(declared_times(layers.data(), layers.size()),
-                                {layers.data(), layers.size(), first.data()}, reversals)) {}
-    /// Of this action.
-    double operator()(Action const& action) const { return costs_(action); }
-
-  private:
-    ChainCosts<double> costs_;
-};
 
 /// Puts programs on lanes, `lanes` on each rank, or as many as it has. A device that enqueues has
 /// one walker and a stream per program; else every lane is a stream and walks neighbouring devices,

@@ -180,9 +180,7 @@ class BudgetSearch {
     // `offloads`: the plan that says what is.
     constexpr double makespan(Programs const& programs, Array<Reversal> const& reversals,
                               MemoryPlan const* offloads) const {
-        auto const costs =
-            reversed_costs(declared_times(problem_.chain.layers, problem_.chain.size),
-                           problem_.cut_chain(), reversals);
+        auto const costs = declared_costs(problem_.cut_chain(), reversals);
         if (!offloads) return simulate<double>(programs, costs).makespan;
         return simulate<double>(offloads->lowered,
                                 OffloadCosts{*offloads, costs, problem_.bandwidth})
