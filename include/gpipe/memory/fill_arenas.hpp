@@ -32,9 +32,8 @@ GPIPE_INLINE constexpr Array<std::size_t>
 layers_on(std::size_t device, Array<std::size_t> const& first, Programs const& programs) {
     Array<std::size_t> layers(first[programs.cells()]);
     std::size_t count = 0;
-    for (std::size_t c = 0; c < programs.cells(); ++c)
-        for (std::size_t i = first[c]; i < first[c + 1] && programs.device_of(c) == device; ++i)
-            layers[count++] = i;
+    for (std::size_t const c : programs.cells_of(device))
+        for (std::size_t i = first[c]; i < first[c + 1]; ++i) layers[count++] = i;
     return first_of(layers, count);
 }
 
@@ -88,6 +87,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         DeviceOffsets& begin = plan.begin[d];
         begin.host = plan.host;
         std::size_t at = 0;
+        Array<std::size_t> const own = programs.cells_of(d);
         Array<std::size_t> const layers = detail::layers_on(d, first, programs);
         auto const reserve = [&](Array<std::size_t>& offsets, std::size_t times) {
             std::size_t const before = at;
@@ -106,8 +106,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         bytes.gradients = at - bytes.parameters;
         bytes.optimizer = reserve(plan.optimizer, shards ? 0 : request.states);
         std::size_t message = 0; // between replicas
-        for (std::size_t c = 0; c < cells; ++c) {
-            if (programs.device_of(c) != d) continue;
+        for (std::size_t const c : own) {
             std::size_t const learned = learned_bytes(chain.layers, first[c], first[c + 1]);
             message = std::max(message, request.replication.message(learned));
             // A part may begin and end in the midst of a tensor, whose arrays are as long as it.
@@ -169,8 +168,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
             purpose += pool.total();
         };
         Pools& pools = plan.pools;
-        for (std::size_t c = 0; c < cells; ++c) {
-            if (programs.device_of(c) != d) continue;
+        for (std::size_t const c : own) {
             for (std::uint32_t const e : plan.lowered.edges.out_of(c))
                 put(pools.pool(Holds::output, e), bytes.boundary);
             for (std::uint32_t const e : plan.lowered.edges.into(c))
@@ -179,8 +177,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
         begin.evaluation = at;
         bool const has_room = plan.has_room(d);
         if (has_room) at += plan.room.height[d];
-        for (std::size_t c = 0; c < cells; ++c) {
-            if (programs.device_of(c) != d) continue;
+        for (std::size_t const c : own) {
             for (std::uint32_t const e : plan.lowered.edges.into(c))
                 put(pools.pool(Holds::input_back, e), bytes.activations);
             put(pools.pool(Holds::retained, c), bytes.activations);

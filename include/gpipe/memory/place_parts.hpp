@@ -173,8 +173,7 @@ class DevicePlacer {
         result.ways = Array<CellWay>(own_.count[device_] * way_count);
         result.evaluation_at = Array<Array<std::size_t>>(own_.count[device_]);
         std::size_t count = 0;
-        for (std::size_t c = 0; c < programs_.cells(); ++c) {
-            if (programs_.device_of(c) != device_) continue;
+        for (std::size_t const c : programs_.cells_of(device_)) {
             CellWay* const ways = result.ways.data() + own_.of[c] * way_count;
             for (std::size_t w = 0; w < way_count; ++w)
                 if (w == way_evaluates || way_.has(c, w)) ways[w] = make_(c, w, slices);

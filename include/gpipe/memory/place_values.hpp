@@ -12,8 +12,8 @@ namespace gpipe::detail {
 
 // Whether some of it is moved, and who writes there waits for that.
 GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
-    for (std::size_t c = 0; c < plan.cells.size(); ++c)
-        if (plan.lowered.programs.device_of(c) == device && plan.cells[c].input_moves) return true;
+    for (std::size_t const c : plan.lowered.programs.cells_of(device))
+        if (plan.cells[c].input_moves) return true;
     return false;
 }
 
@@ -40,10 +40,10 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
         in_steps.place(d, slack, 0, 60, step);
         PlacedValues other{{}, ValuePlacer::too_high};
         std::size_t arriving = 0;
-        for (std::size_t c = 0; c < plan.cells.size(); ++c)
+        Array<std::size_t> const own = plan.lowered.programs.cells_of(d);
+        for (std::size_t const c : own)
             for (std::uint32_t const e : plan.lowered.edges.into(c))
-                if (plan.lowered.programs.device_of(c) == d)
-                    arriving += plan.lowered.edges[e].bytes * plan.lowered.programs.micro_batches();
+                arriving += plan.lowered.edges[e].bytes * plan.lowered.programs.micro_batches();
         for (std::size_t const late : {no_wait, std::size_t{4}, std::size_t{1}, std::size_t{0}}) {
             if (other.height <= step.height) break;
             // As if nobody knew of others: then all that comes from there is there at once.
@@ -54,10 +54,9 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
         if (std::max(step.height, other.height) >= before) continue;
         plan.room.set(d, step.height, in_steps.values(d), step.at);
         plan.evaluation_room.set(d, other.height, in_evaluations.values(d), other.at);
-        for (std::size_t c = 0; c < plan.cells.size(); ++c)
+        for (std::size_t const c : own)
             for (std::uint32_t const e : plan.lowered.edges.into(c))
-                if (plan.lowered.programs.device_of(c) == d)
-                    plan.pools.pool(Holds::input, e).slots = 0;
+                plan.pools.pool(Holds::input, e).slots = 0;
     }
 }
 

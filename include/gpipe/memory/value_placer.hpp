@@ -98,9 +98,8 @@ class ValuePlacer {
         Array<std::uint32_t> const& values = by_device_[device];
         PlacedValues placed{Array<std::size_t>(values.size()), 0};
         Array<std::size_t> slots(plan_.pools.size()); // by pool: where they begin
-        for (std::size_t c = 0; c < plan_.cells.size(); ++c)
+        for (std::size_t const c : programs_.cells_of(device))
             for (std::uint32_t const e : edges_.into(c)) {
-                if (programs_.device_of(c) != device) continue;
                 slots[plan_.pools.number(Holds::input, e)] = placed.height;
                 placed.height += plan_.pools.pool(Holds::input, e).total();
             }

@@ -147,13 +147,10 @@ class EndTable {
     void read(Holds holds, std::size_t d) { use(holds, d, Use::read); }
     void read(std::uint32_t v) { all_.all[operands_++] = {v, 0, Use::read}; }
     [[gnu::noinline]] void read_gradients(std::size_t d) {
-        for (std::size_t c = 0; c < programs_.cells(); ++c)
-            if (programs_.device_of(c) == d) read(gradients_[c]);
+        for (std::size_t const c : programs_.cells_of(d)) read(gradients_[c]);
     }
     [[gnu::noinline]] void add_of_device(Kind kind, std::size_t d) {
-        std::uint32_t cell = 0;
-        while (programs_.device_of(cell) != d) ++cell;
-        add(kind, cell);
+        add(kind, static_cast<std::uint32_t>(programs_.cells_of(d)[0]));
     }
     [[gnu::noinline]] void add(Kind kind, std::uint32_t cell, std::uint32_t tie = 0) {
         ends_[action_ - size_] = {kind, cell, 0, tie};

@@ -141,8 +141,8 @@ class EndBuilder : public EndTable {
     [[gnu::noinline]] void next_buffers(std::size_t d) {
         if (!moves_[d]) return;
         std::size_t const batches = programs_.micro_batches();
-        for (std::size_t c = 0; c < programs_.cells(); ++c)
-            for (std::size_t m = 0; m < batches && programs_.device_of(c) == d; ++m)
+        for (std::size_t const c : programs_.cells_of(d))
+            for (std::size_t m = 0; m < batches; ++m)
                 if (ending_.buffers[c].gathers) read(statistics_[c * batches + m]);
         use(Holds::parameters, d, Use::read);
         use(Holds::buffers, d, Use::write);

@@ -157,18 +157,24 @@ template <DeviceRuntime Device> class Machine {
         }
     }
 
-    // Layers initialize in the host's memory.
+    // What a layer begins with, in the host's memory.
+    struct Initial {
+        device::HostBuffer values, buffers;
+    };
+    Initial initial(std::size_t layer) const {
+        LayerParts const& parts = model().layers[layer];
+        Initial result{device::HostBuffer(parts.info.parameters.slots(1)),
+                       device::HostBuffer(parts.info.buffers.slots(1))};
+        parts.functions.initialize(parts.object, result.values.data(), result.buffers.data(),
+                                   engine_.seed(), layer, model().layers.size());
+        return result;
+    }
     [[gnu::cold]] void initialize_layers() {
-        std::size_t const count = model().layers.size();
-        for (std::size_t i = 0; i < count; ++i) {
+        for (std::size_t i = 0; i < model().layers.size(); ++i) {
             if (!ranks().own(device_of(i))) continue;
-            LayerParts const& parts = model().layers[i];
+            auto const [values, buffers] = initial(i);
             LayerMemory const& memory = engine_.tables().layers[i];
-            device::HostBuffer const values(parts.info.parameters.slots(1));
-            device::HostBuffer const buffers(parts.info.buffers.slots(1));
-            parts.functions.initialize(parts.object, values.data(), buffers.data(), engine_.seed(),
-                                       i, count);
-            GroupSizes const& sizes = parts.info.parameters;
+            GroupSizes const& sizes = model().infos[i].parameters;
             for (std::size_t t = 0; t < sizes.count; ++t)
                 if (!is_held(model().ties, plan().holders, i, t))
                     copy(memory.parameters[t], sizes.find(values.data(), t), sizes.bytes[t]);
@@ -183,12 +189,9 @@ template <DeviceRuntime Device> class Machine {
         for (Tables::Tie const& tie : tables.ties) {
             TiedTensor const& first = model().ties[tie.first];
             if (ranks().own(device_of(first.layer))) continue;
-            LayerParts const& parts = model().layers[first.layer];
-            device::HostBuffer const values(parts.info.parameters.slots(1));
-            device::HostBuffer const buffers(parts.info.buffers.slots(1));
-            parts.functions.initialize(parts.object, values.data(), buffers.data(), engine_.seed(),
-                                       first.layer, model().layers.size());
-            std::byte* const from = parts.info.parameters.find(values.data(), first.tensor);
+            Initial const begins = initial(first.layer);
+            std::byte* const from =
+                model().infos[first.layer].parameters.find(begins.values.data(), first.tensor);
             for (std::size_t i = tie.first; i < tie.last; ++i)
                 if (std::byte* const to = engine_.tied().parameter(i)) copy(to, from, tie.bytes);
         }

@@ -105,11 +105,9 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         if (own)
             tables.devices[d].gradients = {arenas[d] + plan.devices[d].parameters,
                                            plan.devices[d].gradients};
-        for (std::size_t c = 0; c < programs.cells(); ++c) {
-            if (programs.device_of(c) != d) continue;
+        for (std::size_t const c : programs.cells_of(d))
             for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
                 add(i, own, shards || !own ? nullptr : arenas[d] + plan.optimizer[i]);
-        }
         tables.updates_at[d + 1] = at;
     }
 

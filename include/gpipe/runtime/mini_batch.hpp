@@ -196,10 +196,8 @@ class MiniBatch {
     // Which side inputs the layers of a device read.
     static Array<bool> read_sides(Model const& model, MemoryPlan const& plan, std::size_t device) {
         Array<bool> reads(model.sides.size());
-        Programs const& programs = plan.lowered.programs;
-        for (std::size_t c = 0; c < programs.cells(); ++c)
-            for (std::size_t i = plan.first[c];
-                 i < plan.first[c + 1] && programs.device_of(c) == device; ++i)
+        for (std::size_t const c : plan.lowered.programs.cells_of(device))
+            for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i)
                 for (std::size_t s = 0; s < reads.size(); ++s)
                     reads[s] = reads[s] || has(model.infos[i].sides, model.sides[s].tag);
         return reads;

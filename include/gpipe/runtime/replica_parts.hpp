@@ -114,8 +114,7 @@ namespace detail {
             parts.parameters[d] = arenas[d];
             parts.room[d] = arenas[d] + plan.begin[d].replicas;
         }
-        for (std::size_t c = 0; c < cells; ++c) {
-            if (programs.device_of(c) != d) continue;
+        for (std::size_t const c : programs.cells_of(d)) {
             std::size_t const bytes =
                 learned_bytes(model.infos.data(), plan.first[c], plan.first[c + 1]);
             parts.message[d] = std::max(parts.message[d], parts.replication.message(bytes));

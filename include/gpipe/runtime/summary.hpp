@@ -88,8 +88,7 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
     for (std::size_t d = 0; d < plan.devices.size(); ++d) {
         DeviceBytes const& device = plan.devices[d];
         std::size_t count = 0;
-        for (std::size_t c = 0; c < programs.cells(); ++c)
-            if (programs.device_of(c) == d) count += plan.first[c + 1] - plan.first[c];
+        for (std::size_t const c : programs.cells_of(d)) count += plan.first[c + 1] - plan.first[c];
         add("device " + std::to_string(d), count, device);
         all.parameters += device.parameters;
         all.gradients += device.gradients;

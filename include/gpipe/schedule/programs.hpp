@@ -110,6 +110,14 @@ class Programs {
     }
     /// The device that a cell is on.
     constexpr std::size_t device_of(std::size_t cell) const { return device_of_[cell]; }
+    /// The cells of a device, in the order of the chain.
+    constexpr Array<std::size_t> cells_of(std::size_t device) const {
+        Array<std::size_t> cells(cells_);
+        std::size_t count = 0;
+        for (std::size_t c = 0; c < cells_; ++c)
+            if (device_of_[c] == device) cells[count++] = c;
+        return first_of(cells, count);
+    }
 
     /// Actions of one device.
     constexpr std::size_t size(std::size_t device) const {

@@ -13,16 +13,6 @@ namespace gpipe {
 
 namespace detail {
 
-GPIPE_INLINE constexpr Array<std::size_t> cells_of(Programs const& programs, std::size_t device) {
-    std::size_t count = 0;
-    for (std::size_t c = 0; c < programs.cells(); ++c) count += programs.device_of(c) == device;
-    Array<std::size_t> cells(count);
-    count = 0;
-    for (std::size_t c = 0; c < programs.cells(); ++c)
-        if (programs.device_of(c) == device) cells[count++] = c;
-    return cells;
-}
-
 GPIPE_INLINE constexpr CellReversals reversals_for(BudgetProblem const& problem, std::size_t cell,
                                                    Surroundings const* around,
                                                    BudgetEffort const& effort) {

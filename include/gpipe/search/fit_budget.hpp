@@ -54,7 +54,7 @@ class BudgetSearch {
         for (std::size_t kind = 0; kind < detail::reversal_kinds; ++kind)
             around_[kind] = detail::surroundings(problem_, kind);
         for (std::size_t d = 0; d < cells_.size(); ++d) {
-            cells_[d] = detail::cells_of(problem_.schedule, d);
+            cells_[d] = problem_.schedule.cells_of(d);
             Array<Array<detail::ReversalChoice>> rows(cells_[d].size());
             for (std::size_t i = 0; i < rows.size(); ++i)
                 rows[i] = detail::row_of(problem_, cells_[d][i], around_, effort);
