@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 namespace gpipe {
@@ -45,19 +46,15 @@ class SweepFlaw : public std::logic_error {
   public:
     /// Says so.
     SweepFlaw(SweepVerdict const& found, Value const& value)
-        : SweepFlaw(found, value, sentence(found.flaw), name(value.holds)) {}
-    SweepVerdict verdict; ///< what the sweep has found
-
-  private:
-    SweepFlaw(SweepVerdict const& found, Value const& value, std::string_view what,
-              std::string_view of)
-        : std::logic_error(detail::Message("gpipe: a table is planned wrongly at action %u: %.*s "
-                                           "(%.*s %u of micro-batch %u)",
-                                           found.action, static_cast<int>(what.size()), what.data(),
-                                           static_cast<int>(of.size()), of.data(), value.owner,
-                                           value.micro_batch)
-                               .text),
+        : std::logic_error(
+              detail::Message("gpipe: a table is planned wrongly at action %u: %s (%s %u of "
+                              "micro-batch %u)",
+                              found.action, std::string(sentence(found.flaw)).c_str(),
+                              std::string(name(value.holds)).c_str(), value.owner,
+                              value.micro_batch)
+                  .text),
           verdict(found) {}
+    SweepVerdict verdict; ///< what the sweep has found
 };
 
 } // namespace gpipe

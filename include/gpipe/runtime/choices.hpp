@@ -82,9 +82,8 @@ GPIPE_INLINE void check_room(std::size_t samples, std::size_t planned) {
 GPIPE_INLINE void check_optimizer(std::string_view chosen, std::string_view planned) {
     if (chosen != planned)
         detail::throw_error<std::invalid_argument>(
-            "gpipe: the optimizer is %.*s now, but state was planned for %.*s",
-            static_cast<int>(chosen.size()), chosen.data(), static_cast<int>(planned.size()),
-            planned.data());
+            "gpipe: the optimizer is %s now, but state was planned for %s",
+            std::string(chosen).c_str(), std::string(planned).c_str());
 }
 
 /// Throws std::invalid_argument for factors that are none.

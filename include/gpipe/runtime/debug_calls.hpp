@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 GPIPE_RUNS_ONCE_BEGIN
@@ -263,11 +264,10 @@ GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& fram
                       found.computed ? "computed from what is unwritten (by += for =, say)"
                                      : "left unwritten",
                       at % tensor.bytes / tensor.element, tensor.has_samples() ? sample.text : "");
-    std::string_view const which = tensor.tag.empty() ? number.text : tensor.tag;
-    throw_error<std::logic_error>("gpipe: %s %.*s is %s, by the %s of layer %u (%.*s)", tensor.what,
-                                  static_cast<int>(which.size()), which.data(), fault.text,
-                                  tensor.function, debug.call.index,
-                                  static_cast<int>(debug.layer.size()), debug.layer.data());
+    std::string const which(tensor.tag.empty() ? number.text : tensor.tag);
+    throw_error<std::logic_error>("gpipe: %s %s is %s, by the %s of layer %u (%s)", tensor.what,
+                                  which.c_str(), fault.text, tensor.function, debug.call.index,
+                                  std::string(debug.layer).c_str());
 }
 
 GPIPE_INLINE void debug_call(Call const& call, Frame const& frame) {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <string_view>
+#include <string>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
@@ -185,14 +185,11 @@ GPIPE_INLINE void add_waits_before(StepTable& table, MemoryPlan const& plan,
     if (verdict) return;
     Action const& a = lowered.programs[verdict.action];
     Value const& value = operands.values[verdict.value];
-    std::string_view const kind = name(a.kind);
-    std::string_view const flaw = sentence(verdict.flaw);
-    std::string_view const holds = name(value.holds);
     detail::throw_error<std::logic_error>(
-        "gpipe: the table that would be walked is wrong at the %.*s of cell %u, micro-batch %u: "
-        "%.*s (%.*s %u of micro-batch %u)",
-        static_cast<int>(kind.size()), kind.data(), a.cell, a.micro_batch,
-        static_cast<int>(flaw.size()), flaw.data(), static_cast<int>(holds.size()), holds.data(),
+        "gpipe: the table that would be walked is wrong at the %s of cell %u, micro-batch %u: %s "
+        "(%s %u of micro-batch %u)",
+        std::string(name(a.kind)).c_str(), a.cell, a.micro_batch,
+        std::string(sentence(verdict.flaw)).c_str(), std::string(name(value.holds)).c_str(),
         value.owner, value.micro_batch);
 }
 
