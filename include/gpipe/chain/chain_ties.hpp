@@ -20,6 +20,14 @@ struct TiedTensor {
     std::size_t bytes = 0;    ///< likewise
 };
 
+/// The end that a parameter tensor is; null if it is tied to no other.
+GPIPE_INLINE constexpr TiedTensor const* tied_end(Part<TiedTensor> ties, std::size_t layer,
+                                                  std::size_t tensor) {
+    for (TiedTensor const& end : ties)
+        if (end.layer == layer && end.tensor == tensor) return &end;
+    return nullptr;
+}
+
 /// Why what some layers tie is not one tensor.
 struct TieFault {
     /// What is wrong with one end.

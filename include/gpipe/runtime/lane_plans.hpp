@@ -52,7 +52,7 @@ template <class Device> Ending ending_of(MachinePlan<Device> const& machine) {
     bool const immediate = machine.immediate();
     Ending ending{Array<bool>(machine.plan.cells.size()),
                   immediate ? checks.finite_gradients : checks.squares(), immediate,
-                  calls_enqueue<Device>, has_staging(machine.plan)};
+                  calls_enqueue<Device>, machine.plan.stages};
     for (std::size_t i = 0; i < machine.model.infos.size(); ++i) {
         LayerInfo const& layer = machine.model.infos[i];
         if (layer.learned_slots() > 0) ending.learns[machine.cell_of(i)] = true;

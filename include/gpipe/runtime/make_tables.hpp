@@ -211,8 +211,8 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         detail::replica_parts(model, plan, arenas, ranks, tables.updates, tables.order);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
-    if (has_staging(plan)) detail::fill_staging(tables, plan, arenas);
-    for (std::size_t d = 0; d < arenas.size() && (has_staging(plan) || ranks.count > 1); ++d)
+    if (plan.stages) detail::fill_staging(tables, plan, arenas);
+    for (std::size_t d = 0; d < arenas.size() && (plan.stages || ranks.count > 1); ++d)
         tables.devices[d].tied = arenas[d] + plan.begin[d].tied;
     tables.sums = model.sums;
     tables.loss_row = model.sums + (debug.find != nullptr);

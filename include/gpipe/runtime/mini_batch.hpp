@@ -20,9 +20,6 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
-/// Whether the plan is of devices with memory of their own, see Staging.
-GPIPE_INLINE bool has_staging(MemoryPlan const& plan) { return plan.stages; }
-
 /// Where the samples of a run are: in the caller's arrays, or where those will have been copied to
 /// on a device that cannot read them.
 class MiniBatch {

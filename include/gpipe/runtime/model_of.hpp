@@ -138,10 +138,8 @@ GPIPE_INLINE Array<UpdateContext> told_tensors(Model const& model) {
     count = 0;
     for (std::size_t layer = 0; layer < model.layers.size(); ++layer)
         for (std::size_t t = 0; t < model.infos[layer].parameters.count; ++t) {
-            bool leads = true;
-            for (TiedTensor const& end : model.ties)
-                leads = leads && (end.is_first || end.layer != layer || end.tensor != t);
-            if (!leads) continue;
+            TiedTensor const* const end = tied_end(model.ties, layer, t);
+            if (end && !end->is_first) continue;
             UpdateContext& tensor = told[count++];
             tensor.layer = static_cast<std::uint32_t>(layer);
             tensor.tensor = static_cast<std::uint32_t>(t);

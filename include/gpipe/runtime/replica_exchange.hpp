@@ -18,7 +18,7 @@ template <class End> class ReplicaExchange {
                     std::size_t stream)
         : end_(end), tables_(tables), parts_(tables.replicas), run_(run), device_(device),
           stream_(stream), self_(tables.ranks.replica), count_(parts_.replication.count),
-          message_(parts_.message[device]), gradients_(tables.devices[device].gradients.data) {}
+          message_(parts_.message[device]), gradients_(tables.devices[device].gradients.data()) {}
 
     // Of a cell everybody gets what the others have of his part, and adds it up in the order of the
     // replicas: the sum is the same whoever does it.

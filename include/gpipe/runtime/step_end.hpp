@@ -50,9 +50,9 @@ template <DeviceRuntime Device> class StepEnd {
             if (!arguments.training()) continue;
             if (tables_.has_updates(d) && arguments.last)
                 mail_.optimizer(arguments.optimizer, d).put(device_, stream);
-            if (tables_.devices[d].gradients.size > 0 && arguments.before == 0)
-                device_.fill(stream, tables_.devices[d].gradients.data,
-                             tables_.devices[d].gradients.size);
+            if (auto const all = tables_.devices[d].gradients;
+                !all.empty() && arguments.before == 0)
+                device_.fill(stream, all.data(), all.size());
         }
     }
 

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace gpipe {
@@ -22,16 +23,10 @@ namespace gpipe {
 /// What the engine knows of a training beside the order of its actions: functions, addresses and
 /// sizes, none of which changes after construction.
 struct Tables {
-    /// An array of bytes in a device's memory.
-    struct Bytes {
-        std::byte* data = nullptr; ///< its begin
-        std::size_t size = 0;      ///< how many
-    };
-
     /// What a device has beside tensors of layers.
     struct OnDevice {
-        Bytes gradients{};         ///< all of them
-        std::byte* tied = nullptr; ///< room for a tied gradient of who shares no memory
+        std::span<std::byte> gradients{}; ///< all of them
+        std::byte* tied = nullptr;        ///< room for a tied gradient of who shares no memory
         /// Where it cannot read the host's memory, what is copied there, or found.
         ///@{
         StepState* state = nullptr;

@@ -44,18 +44,6 @@ template <DeviceRuntime Device> class TiedParameters {
         if (std::size_t const layer = std::exchange(lent_, none); layer != none)
             spread(layer, lent_tensor_);
     }
-    /// The tie of a parameter tensor, and no tie of others. Its ends are `first` to `last`.
-    Tables::Tie of(std::size_t layer, std::size_t tensor) const {
-        for (TiedTensor const& end : model_.ties)
-            if (end.layer == layer && end.tensor == tensor) return tables_.ties[end.tie];
-        return {};
-    }
-    /// Whether a parameter tensor is one with that of an earlier layer.
-    bool is_repeated(std::size_t layer, std::size_t tensor) const {
-        for (TiedTensor const& end : model_.ties)
-            if (end.layer == layer && end.tensor == tensor) return !end.is_first;
-        return false;
-    }
     /// Where an end lies; null on another rank.
     std::byte* parameter(std::size_t end) const {
         TiedTensor const& tied = model_.ties[end];

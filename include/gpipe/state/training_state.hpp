@@ -135,8 +135,9 @@ TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& 
         for (std::size_t t = 0; t < layer.parameters.size(); ++t) {
             TensorType const& type = layer.parameters[t];
             std::string const name = parameter_name(i, layer, t);
-            Tables::Tie const tie = tied.of(i, t);
-            if (tied.is_repeated(i, t)) {
+            TiedTensor const* const own = tied_end(machine.model().ties, i, t);
+            Tables::Tie const tie = own ? tables.ties[own->tie] : Tables::Tie{};
+            if (own && !own->is_first) {
                 TiedTensor const& first = machine.model().ties[tie.first];
                 state.tied[name] = parameter_name(first.layer, layers[first.layer], first.tensor);
                 continue;
