@@ -221,7 +221,7 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
             result.lanes = std::move(lanes);
             result.cost = cost;
         }
-        check_table(steps, plan, lowered, all, false);
+        check_table(steps, plan, lowered, all);
         return steps;
     };
     result.training = table(plan.lowered, plan.operands, false);

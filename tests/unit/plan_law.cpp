@@ -110,12 +110,13 @@ struct Walked {
         table = step_table(plan, with_needs, operands, placement,
                            merge_lanes(with_needs, placement, cost), arenas.begin, arenas.host,
                            evaluation);
+        table.repeats = repeats;
         if (repeats) add_waits_before(table, plan, operands);
     }
     // Empty where it is proven.
     std::string refusal() const {
         try {
-            check_table(table, plan, lowered, operands, repeats);
+            check_table(table, plan, lowered, operands);
         } catch (std::logic_error const& error) {
             return error.what();
         }
@@ -341,8 +342,8 @@ TEST_CASE("G4 a table that is proven loses nothing, in whatever order it runs") 
                : toy::sanitized  ? 54
                                  : 1000,
                1, [&](Walked const& walked, auto const&, auto const& chain, Random& random) {
-                   REQUIRE_NOTHROW(check_table(walked.table, walked.plan, walked.lowered,
-                                               walked.operands, walked.repeats));
+                   REQUIRE_NOTHROW(
+                       check_table(walked.table, walked.plan, walked.lowered, walked.operands));
                    REQUIRE(wrong_ranks(walked) == "");
                    REQUIRE((walked.repeats || marks_serve(walked.table)));
                    REQUIRE(streams_serve(walked.lowered));
@@ -995,7 +996,7 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         StepTable const all =
             step_table(plan, lowered, operands, placement, merge_lanes(lowered, placement, cost),
                        arenas.begin, arenas.host, evaluation);
-        REQUIRE_NOTHROW(check_table(all, plan, lowered, operands, false));
+        REQUIRE_NOTHROW(check_table(all, plan, lowered, operands));
         RankWalk walk{plan, lowered, operands, gpipe::Located(plan, operands, evaluation),
                       {},   true};
         std::size_t steps = 0;

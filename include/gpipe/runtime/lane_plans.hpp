@@ -92,7 +92,7 @@ template <class Device>
                            merge_lanes(lowered, placement, machine.cost), arenas, host, evaluates);
             result.repeats = machine.overlaps && evaluates == machine.infers();
             if (result.repeats) add_waits_before(result, plan, of);
-            check_table(result, plan, lowered, of, result.repeats);
+            check_table(result, plan, lowered, of);
             if constexpr (joins_ranks<Device>)
                 result = detail::own_part(result, lowered, placement, machine, plans[n].hash);
             return result;

@@ -170,18 +170,16 @@ GPIPE_INLINE void add_waits_before(StepTable& table, MemoryPlan const& plan,
     table.waits = std::move(waits);
 }
 
-/// Proves that a walk of the table, as it will be walked, loses nothing: see prove(). `repeats`:
-/// whether one may begin while the one before is under way. Throws std::logic_error, naming the
-/// action and what it reads or overwrites.
+/// Proves that a walk of the table, as it will be walked, loses nothing: see prove(). Throws
+/// std::logic_error, naming the action and what it reads or overwrites.
 [[gnu::cold]] GPIPE_INLINE void check_table(StepTable const& table, MemoryPlan const& plan,
-                                            Lowered const& lowered, Operands const& operands,
-                                            bool repeats) {
+                                            Lowered const& lowered, Operands const& operands) {
     detail::check_steps(table, lowered);
     detail::TableWalk const walked(table, plan, operands);
     SweepVerdict verdict = walked.outside();
     if (verdict)
-        verdict =
-            prove(walked.walk, operands, walked.needs, walked, repeats ? &walked.before : nullptr);
+        verdict = prove(walked.walk, operands, walked.needs, walked,
+                        table.repeats ? &walked.before : nullptr);
     if (verdict) return;
     Action const& a = lowered.programs[verdict.action];
     Value const& value = operands.values[verdict.value];
