@@ -131,9 +131,6 @@ struct Operands {
     static constexpr std::uint32_t none = 0xFFFFFFFF;
     std::size_t edges = 0, cells = 0, micro_batches = 0;
     Array<std::uint32_t> numbers;
-    constexpr std::uint32_t& number(Holds holds, std::size_t owner, std::size_t micro_batch) {
-        return numbers[row(holds, owner) * micro_batches + micro_batch];
-    }
     constexpr std::uint32_t number(Holds holds, std::size_t owner, std::size_t micro_batch) const {
         return numbers[row(holds, owner) * micro_batches + micro_batch];
     }

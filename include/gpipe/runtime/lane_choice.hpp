@@ -21,7 +21,6 @@ class LaneChoice {
     static constexpr std::uint32_t run = 4;         ///< steps in a row, on all lanes or on one
     static constexpr std::uint32_t trial = 6 * run; ///< steps, all lanes first
 
-    LaneChoice() = default;
     /// `open`: whether there is a choice at all; `actions`: in a step.
     LaneChoice(bool open, std::size_t actions)
         : open_(open), long_step_(static_cast<double>(actions) * long_action) {}
@@ -58,9 +57,9 @@ class LaneChoice {
         step_ = trial - 1;
     }
 
-    bool open_ = false;
+    bool open_;
     bool alone_ = false;
-    double long_step_ = 0;
+    double long_step_;
     double seconds_[2] = {};           ///< of the steps that count, on all lanes and on one
     std::uint32_t step_ = trial;       ///< of the trial, and then of those that it decides for
     std::uint32_t holds_ = fewest / 2; ///< for so many steps
