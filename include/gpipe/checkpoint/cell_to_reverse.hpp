@@ -55,16 +55,21 @@ GPIPE_INLINE constexpr ReversalCosts reversal_costs(CutChain const& chain, std::
     return costs;
 }
 
-// By cell: the most micro-batches that are between their forward and the end of their backward.
-GPIPE_INLINE constexpr Array<std::size_t> in_flight_by_cell(Programs const& schedule) {
-    Array<std::size_t> now(schedule.cells());
-    Array<std::size_t> most(schedule.cells(), 1);
+// By cell: the most micro-batches that are between an action that begins(action) and the end of
+// their backward.
+template <class Begins>
+constexpr Array<std::size_t> most_between(Programs const& schedule, Begins const& begins) {
+    Array<std::size_t> now(schedule.cells()), most(schedule.cells());
     for (std::size_t d = 0; d < schedule.devices(); ++d)
         for (Action const& a : schedule.program(d)) {
-            if (a.kind == Kind::forward) most[a.cell] = std::max(most[a.cell], ++now[a.cell]);
+            if (begins(a)) most[a.cell] = std::max(most[a.cell], ++now[a.cell]);
             if (ends_backward(a.kind)) --now[a.cell];
         }
     return most;
+}
+// Likewise: from their forward on.
+GPIPE_INLINE constexpr Array<std::size_t> in_flight_by_cell(Programs const& schedule) {
+    return most_between(schedule, [](Action const& a) { return a.kind == Kind::forward; });
 }
 
 } // namespace detail

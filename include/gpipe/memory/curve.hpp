@@ -3,6 +3,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 
+#include <algorithm>
 #include <cstddef>
 
 GPIPE_RUNS_ONCE_BEGIN
@@ -29,16 +30,10 @@ struct MemoryCurve {
     }
     /// From that time on; 0 before the first point.
     constexpr std::size_t at(double time) const {
-        std::size_t low = 0;
-        std::size_t high = points.size();
-        while (low < high) {
-            std::size_t const middle = (low + high) / 2;
-            if (points[middle].time <= time)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        return low > 0 ? points[low - 1].bytes : 0;
+        Point const* const behind =
+            std::upper_bound(points.begin(), points.end(), time,
+                             [](double t, Point const& point) { return t < point.time; });
+        return behind != points.begin() ? behind[-1].bytes : 0;
     }
 };
 

@@ -139,7 +139,7 @@ class ValuePlacer {
                 parts_.begin[value.owner * programs_.micro_batches() + value.micro_batch];
             return parts_.of(value.owner, value.micro_batch)->parts[v - first].bytes;
         }
-        Pool const& pool = plan_.pools[plan_.pools.number_of(value, edges_)];
+        Pool const& pool = plan_.pools.pool_of(value, edges_);
         if (value.holds == Holds::discarded) return pool.bytes;
         Edge const& edge = edges_[value.owner];
         return std::min(pool.bytes, // none of what is a turn only

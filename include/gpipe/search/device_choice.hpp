@@ -49,9 +49,8 @@ class DeviceChoice {
     /// Finds out what each takes: bytes(picks), of all that the device has.
     template <class Bytes> constexpr void weigh(Bytes bytes) {
         for (std::size_t i = 0; i < count_; ++i)
-            all_[i].bytes = bytes([&, i](std::size_t c) -> Reversal const& {
-                return rows_[c][all_[i].picks[c]].reversal;
-            });
+            all_[i].bytes =
+                bytes([&, i](std::size_t c) -> Reversal const& { return reversal(i, c); });
     }
 
     /// The fastest within so many bytes, of equal ones the one with the fewest; none if there is

@@ -69,25 +69,11 @@ struct CellSurroundings {
     std::size_t retained_blocks = 0;
     std::size_t kept_blocks = 0;
     std::size_t not_held = 0; // micro-batches for which a recompute runs
-    std::size_t micro_batches = 0;
 };
 struct Surroundings {
     Array<CellSurroundings> cells;
     Array<std::size_t> fixed; // by device: bytes of all that is neither boundary nor activations
 };
-// By cell, the most micro-batches at a time whose reversal has begun: with the recompute or, where
-// none comes, the forward.
-GPIPE_INLINE constexpr Array<std::size_t> kept_by_cell(Programs const& programs, Ways const& ways) {
-    Array<std::size_t> now(programs.cells()), most(programs.cells());
-    for (std::size_t i = 0; i < programs.size(); ++i) {
-        Action const& a = programs[i];
-        bool const recomputes = (ways(a.cell, a.micro_batch) & way_recomputes) != 0;
-        if (a.kind == (recomputes ? Kind::recompute : Kind::forward))
-            most[a.cell] = std::max(most[a.cell], ++now[a.cell]);
-        if (ends_backward(a.kind)) --now[a.cell];
-    }
-    return most;
-}
 // Where all cells have reversals of that kind.
 [[gnu::cold]] GPIPE_INLINE constexpr Surroundings surroundings(BudgetProblem const& problem,
                                                                std::size_t kind) {
@@ -97,7 +83,12 @@ GPIPE_INLINE constexpr Array<std::size_t> kept_by_cell(Programs const& programs,
         reversals[c] = reversal_of_kind(problem.layers(c), kind);
     Programs const programs = lower_reversed(problem.cut_chain(), problem.schedule, reversals);
     MemoryPlan const plan = plan_bytes(problem.quickly(), programs, reversals);
-    Array<std::size_t> const kept = kept_by_cell(programs, plan.parts.way);
+    // By cell, the most micro-batches at a time whose reversal has begun: with the recompute or,
+    // where none comes, the forward.
+    Array<std::size_t> const kept = most_between(programs, [&](Action const& a) {
+        bool const recomputes = (plan.parts.way(a.cell, a.micro_batch) & way_recomputes) != 0;
+        return a.kind == (recomputes ? Kind::recompute : Kind::forward);
+    });
     Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
     Array<std::size_t> const not_held = not_held_by_cell(problem.schedule);
     for (std::size_t c = 0; c < cells; ++c) {
@@ -106,8 +97,7 @@ GPIPE_INLINE constexpr Array<std::size_t> kept_by_cell(Programs const& programs,
             boundary += plan.pools.pool(Holds::input, e).total();
         for (std::uint32_t const e : plan.lowered.edges.out_of(c))
             boundary += plan.pools.pool(Holds::output, e).total();
-        result.cells[c] = {plan.use_of(c), boundary,    plan.in_flight[c],
-                           kept[c],        not_held[c], problem.schedule.micro_batches()};
+        result.cells[c] = {plan.use_of(c), boundary, plan.in_flight[c], kept[c], not_held[c]};
     }
     for (std::size_t d = 0; d < result.fixed.size(); ++d)
         result.fixed[d] =
@@ -135,7 +125,7 @@ GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem,
     bool const late = cell + 2 == problem.first.size() && begins_again(reversal);
     double time = 0;
     for (std::size_t l = 0; l < problem.layers(cell); ++l)
-        time += static_cast<double>(around.micro_batches * again.backward[l] +
+        time += static_cast<double>(problem.schedule.micro_batches() * again.backward[l] +
                                     around.not_held * (late ? 1 : again.recompute[l])) *
                 problem.chain.layers[problem.first[cell] + l].cost;
     return time;
