@@ -3,6 +3,7 @@
 #include <gpipe/balance/cell_of.hpp>
 #include <gpipe/chain/skip_pairs.hpp>
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/edge.hpp>
 #include <gpipe/schedule/programs.hpp>
 
@@ -25,6 +26,16 @@ constexpr Array<Link> links_between(Programs const& programs, Array<std::size_t>
     for (std::size_t s = 0; s < skips.size(); ++s)
         result[cells + s] = link(device_of(skips[s].from), device_of(skips[s].to));
     return result;
+}
+
+/// The same where any two devices have such a link.
+GPIPE_INLINE constexpr Array<Link> links_between(Programs const& programs,
+                                                 Array<std::size_t> const& first,
+                                                 Part<SkipPair> skips, Link link) {
+    if (link == Link::shared) return {};
+    return links_between(programs, first, skips, [=](std::size_t from, std::size_t to) {
+        return from == to ? Link::shared : link;
+    });
 }
 
 } // namespace gpipe

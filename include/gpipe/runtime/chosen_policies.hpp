@@ -25,6 +25,19 @@
 
 namespace gpipe::detail {
 
+// The Pipeline Net with these layers, and a loss, as the planner sees them.
+template <class Net, class Loss> constexpr ChainShape shape_of(Array<LayerInfo> const& layers) {
+    return {layers.data(),
+            layers.size(),
+            lowest_learner(layers.data(), layers.size()),
+            sizes_of<typename ScratchOf<Loss>::type>(),
+            handle_needs<Loss>(),
+            {Net::skips.data(), Net::skips.size()},
+            {Net::ties.data(), Net::ties.size()},
+            constant_needs<Loss>(),
+            {Net::sides.data(), Net::sides.size()}};
+}
+
 // The policies of a Training over the Pipeline Net, whatever their order, with the defaults filled
 // in; checked, and proven as far as they are constants.
 template <class Net, class... Policies> struct ChosenPolicies {
@@ -82,9 +95,7 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs,
                                             Programs const& weighed = {}) {
         if (weighed.cells() == cells) return cut_for<Cut>(costs, weighed);
-        Array<std::size_t> first(cells + 1);
-        Cut::cut(costs.data(), costs.size(), cells, first.data());
-        return first;
+        return cut_by_costs<Cut>(costs, cells);
     }
     struct ConstantCut {
         struct Value {
@@ -128,17 +139,6 @@ template <class Net, class... Policies> struct ChosenPolicies {
                                               reversals_of<Checkpointing>(chain, schedule));
             return schedule;
         });
-    }
-    static constexpr ChainShape shape(Array<LayerInfo> const& layers) {
-        return {layers.data(),
-                layers.size(),
-                lowest_learner(layers.data(), layers.size()),
-                sizes_of<typename ScratchOf<LossFunctor>::type>(),
-                handle_needs<LossFunctor>(),
-                {Net::skips.data(), Net::skips.size()},
-                {Net::ties.data(), Net::ties.size()},
-                constant_needs<LossFunctor>(),
-                {Net::sides.data(), Net::sides.size()}};
     }
     // Of a device that cannot read the host's memory, for micro-batches of so many samples;
     // `squares`: with the norm of all gradients.
@@ -201,7 +201,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
     }
     static constexpr LeastBudget least_for(std::size_t samples) {
         Array<LayerInfo> const layers = Net::layers();
-        return least_budget({{shape(layers), first_layers(), OptimizerFunctor::states, samples},
+        return least_budget({{shape_of<Net, LossFunctor>(layers), first_layers(),
+                              OptimizerFunctor::states, samples},
                              schedule_programs(),
                              Checkpointing{}.budget().offloads});
     }

@@ -102,18 +102,13 @@ template <class Net, class... Policies> class ConstantPlan {
         Array<LayerInfo> const layers = Net::layers();
         Array<std::size_t> const first = first_layers();
         Checkpointed const checkpointed = Chosen::checkpointed();
-        ChainShape const shape = Chosen::shape(layers);
-        Array<Link> links;
-        if (link != Link::shared)
-            links = links_between(
-                checkpointed.programs, first, shape.skips,
-                [=](std::size_t from, std::size_t to) { return from == to ? Link::shared : link; });
+        ChainShape const shape = detail::shape_of<Net, typename Chosen::LossFunctor>(layers);
         PlanRequest request{shape,
                             first,
                             Chosen::OptimizerFunctor::states,
                             samples,
                             Chosen::staging(samples, squares),
-                            links};
+                            links_between(checkpointed.programs, first, shape.skips, link)};
         if constexpr (knows_replicas)
             request.replication = Chosen::replication(Chosen::ReplicasPolicy::count);
         return plan(request, checkpointed.programs, checkpointed.reversals, &choose_offloads);

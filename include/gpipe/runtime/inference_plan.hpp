@@ -28,7 +28,7 @@ template <class Net, class... Policies> class InferencePlan {
 
     /// The layer that each cell begins with, then L: cut by the costs of forwards.
     static constexpr Array<std::size_t> first_layers() requires(device_count != dynamic) {
-        return Chosen::cut(device_count, Net::costs());
+        return cut_by_costs<typename Chosen::Cut>(Net::costs(), device_count);
     }
     /// The bytes that a device needs in all, for micro-batches of up to `samples` samples; where
     /// tensors may have to be copied between devices, any two have such a `link`. Without outputs
@@ -51,31 +51,14 @@ template <class Net, class... Policies> class InferencePlan {
         only_evaluate(layers);
         Array<std::size_t> const first = first_layers();
         Programs const programs = forwards(device_count, micro_batch_count);
-        Part<SkipPair> const skips{Net::skips.data(), Net::skips.size()};
-        Array<Link> links;
-        if (link != Link::shared)
-            links = links_between(programs, first, skips, [=](std::size_t from, std::size_t to) {
-                return from == to ? Link::shared : link;
-            });
+        ChainShape const shape = detail::shape_of<Net, detail::NoLoss>(layers);
         Staging const staging = Device::staged([&] {
             return step_staging(detail::sizes_of<detail::as_tensors<typename Net::Input>>(), {},
                                 checked_product(micro_batch_count, samples), micro_batch_count, 0,
                                 0, Device::depth, false, joins_ranks<Device> ? most_ranks : 0);
         });
-        PlanRequest const request{{layers.data(),
-                                   layers.size(),
-                                   lowest_learner(layers.data(), layers.size()),
-                                   {},
-                                   {},
-                                   skips,
-                                   {Net::ties.data(), Net::ties.size()},
-                                   {},
-                                   {Net::sides.data(), Net::sides.size()}},
-                                  first,
-                                  0,
-                                  samples,
-                                  staging,
-                                  links};
+        PlanRequest const request{
+            shape, first, 0, samples, staging, links_between(programs, first, shape.skips, link)};
         return plan(request, programs, {}, nullptr);
     }
 };
@@ -119,7 +102,7 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
     if (entries > 0)
         cut_by_sizes(options.balance.data(), entries, Net::size, devices, first.data());
     else
-        first = Chosen::cut(devices, model.costs);
+        first = cut_by_costs<Cut>(model.costs, devices);
     check_found_cut(first, Net::size);
     check_micro_batches(micro_batches, devices);
     parts.programs = forwards(devices, micro_batches);

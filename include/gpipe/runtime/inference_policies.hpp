@@ -49,12 +49,6 @@ template <class Net, class... Policies> struct InferencePolicies {
     static constexpr std::size_t micro_batch_count =
         policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>::count;
     static constexpr bool constant = device_count != dynamic && micro_batch_count != dynamic;
-
-    static constexpr Array<std::size_t> cut(std::size_t cells, Array<double> const& costs) {
-        Array<std::size_t> first(cells + 1);
-        Cut::cut(costs.data(), costs.size(), cells, first.data());
-        return first;
-    }
     // Says what is wrong, and that alone.
     static consteval bool check() {
         if constexpr (!check_policies_by<CheckInferencePolicy, List<Policies...>, policy::Cut,

@@ -27,6 +27,14 @@ GPIPE_INLINE constexpr std::size_t weighed_micro_batches(std::size_t micro_batch
     return enough ? std::min(most, micro_batches) : 0;
 }
 
+/// Cuts layers of these costs, whatever their cells do.
+template <class Cut>
+constexpr Array<std::size_t> cut_by_costs(Array<double> const& costs, std::size_t cells) {
+    Array<std::size_t> first(cells + 1);
+    Cut::cut(costs.data(), costs.size(), cells, first.data());
+    return first;
+}
+
 namespace detail {
 
 // By cell the unit costs of its actions: of all, or from the first on that is no forward. Before
@@ -66,8 +74,7 @@ GPIPE_INLINE constexpr double step_of(Programs const& programs, Array<double> co
 template <class Cut>
 constexpr Array<std::size_t> cut_for(Array<double> const& costs, Programs const& programs) {
     std::size_t const cells = programs.cells();
-    Array<std::size_t> best(cells + 1);
-    Cut::cut(costs.data(), costs.size(), cells, best.data());
+    Array<std::size_t> best = cut_by_costs<Cut>(costs, cells);
     if constexpr (WeighsCells<Cut>) {
         Array<std::size_t> recomputes(cells);
         for (std::size_t i = 0; i < programs.size(); ++i)
