@@ -1,10 +1,13 @@
 #pragma once
 
+#include <gpipe/core/array.hpp>
 #include <gpipe/core/clock.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
@@ -17,8 +20,13 @@ class Peers {
     /// That work which meets them is about to be put on streams: false, and it is not, where one
     /// of them cannot. Asked once for each run. Throws where one is lost.
     virtual bool begin() { return true; }
-    /// Whether that is so on all ranks, which all ask at once. Throws where one is lost.
-    virtual bool all(bool so) = 0;
+    /// What each rank has given, all at once. Throws where one is lost.
+    virtual Array<std::uint64_t> gather(std::uint64_t number) = 0;
+    /// Whether that is so on all of them, which all ask.
+    bool all(bool so) {
+        auto const everybody = gather(so);
+        return std::find(everybody.begin(), everybody.end(), 0) == everybody.end();
+    }
     /// Whether one is lost: then no work waits for others any more. Asked again and again by who
     /// has waited since then, see detail::seconds_now().
     virtual bool lost(double since) noexcept = 0;

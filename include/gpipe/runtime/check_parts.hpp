@@ -2,6 +2,7 @@
 
 #include <gpipe/chain/check_loss.hpp>
 #include <gpipe/core/checked.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/dynamic.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
@@ -23,6 +24,11 @@ struct AnyLoss {
     using Target = Tensor<float>;
     LossValue<> operator()(auto&, auto, auto, auto) const { return {}; }
 };
+
+// Where no policy says how many.
+GPIPE_INLINE constexpr std::size_t micro_batches_for(std::size_t devices) {
+    return devices == dynamic ? dynamic : checked_product(4, devices ? devices : 1);
+}
 
 // M micro-batches of so many cells; either may be dynamic.
 template <std::size_t count, std::size_t cells> struct CheckMicroBatches {

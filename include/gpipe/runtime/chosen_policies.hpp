@@ -61,10 +61,8 @@ template <class Net, class... Policies> struct ChosenPolicies {
     static constexpr std::size_t per_device = gpipe::cells_per_device<Schedule>;
     static constexpr std::size_t device_count =
         knows_schedule || !cuts_by_hand<Cut> ? devices_of<Cut>(per_device) : dynamic;
-    static constexpr std::size_t default_micro_batches =
-        device_count == dynamic ? dynamic : checked_product(4, device_count ? device_count : 1);
     using MicroBatchesPolicy =
-        policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>;
+        policy_or<policy::MicroBatches, MicroBatches<micro_batches_for(device_count)>, Policies...>;
 
     static constexpr std::size_t cell_count = knows_schedule && device_count != dynamic
                                                   ? checked_product(device_count, per_device)

@@ -5,7 +5,6 @@
 #include <gpipe/chain/check_chain.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/asked.hpp>
-#include <gpipe/core/checked.hpp>
 #include <gpipe/core/policy.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/runtime/check_parts.hpp>
@@ -44,10 +43,9 @@ template <class Net, class... Policies> struct InferencePolicies {
     using Device = typename policy_or<policy::Transport, transport::Local,
                                       Policies...>::template Of<OwnDevice>;
     static constexpr std::size_t device_count = devices_of<Cut>(1);
-    static constexpr std::size_t default_micro_batches =
-        device_count == dynamic ? dynamic : checked_product(4, device_count ? device_count : 1);
     static constexpr std::size_t micro_batch_count =
-        policy_or<policy::MicroBatches, MicroBatches<default_micro_batches>, Policies...>::count;
+        policy_or<policy::MicroBatches, MicroBatches<micro_batches_for(device_count)>,
+                  Policies...>::count;
     static constexpr bool constant = device_count != dynamic && micro_batch_count != dynamic;
     // Says what is wrong, and that alone.
     static consteval bool check() {

@@ -5,7 +5,6 @@
 #include <gpipe/transport/local_ranks.hpp>
 #include <gpipe/transport/transport.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -59,7 +58,7 @@ class LocalGpus final : cuda::Peers {
     ///@{
     std::size_t rank() const { return hosts_.rank(); }
     std::size_t ranks() const { return hosts_.ranks(); }
-    Array<std::uint64_t> gather(std::uint64_t number) { return hosts_.gather(number); }
+    Array<std::uint64_t> gather(std::uint64_t number) override { return hosts_.gather(number); }
     void open(Array<Channel> const& channels) {
         std::size_t const count = channels.size();
         Array<Channel> both(2 * count); // of hosts, and behind these of GPUs
@@ -165,10 +164,6 @@ class LocalGpus final : cuda::Peers {
         if (hosts_.arrive()) return refusing_ = false, true;
         if (auto const lost = error()) std::rethrow_exception(lost);
         return false;
-    }
-    bool all(bool so) override {
-        auto const everybody = gather(so);
-        return std::find(everybody.begin(), everybody.end(), 0) == everybody.end();
     }
     bool lost(double) noexcept override { return hosts_.error() != nullptr; }
     bool meet(std::vector<int> const& gpus) override { return gpus_ = gpus, true; }

@@ -10,7 +10,6 @@
 #include <gpipe/transport/nccl_communicator.hpp>
 #include <gpipe/transport/transport.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -67,7 +66,7 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
     ///@{
     std::size_t rank() const { return control_.rank(); }
     std::size_t ranks() const { return control_.ranks(); }
-    Array<std::uint64_t> gather(std::uint64_t number) { return control_.gather(number); }
+    Array<std::uint64_t> gather(std::uint64_t number) override { return control_.gather(number); }
     void send(std::size_t channel, std::byte const* from, std::size_t bytes,
               std::uint32_t word) noexcept {
         control_.send(channel, from, bytes, word);
@@ -167,10 +166,6 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
         return gpu;
     }
     bool meet(std::vector<int> const& gpus) override { return gpus[0] == nothing_.device(); }
-    bool all(bool so) override {
-        auto const everybody = gather(so);
-        return std::find(everybody.begin(), everybody.end(), 0) == everybody.end();
-    }
     bool lost(double since) noexcept override {
         if (!control_.error() && communicator_ && communicator_.failed())
             control_.give_up("has an error of NCCL");
