@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <stdexcept>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
@@ -117,15 +116,14 @@ class ValuePlacer {
     }
 
   private:
-    static constexpr std::uint32_t nobody = 0xFFFFFFFF;
-    static constexpr std::size_t most_users = 4;
-    // Who writes a value, and who use it last, as far as none is sure of another; in which slices.
+    static constexpr std::uint32_t nobody = LastUsers::nobody;
+    // Who writes a value, and who use it last; in which slices.
     struct Life {
         std::uint32_t writer = nobody;
-        std::uint32_t users[most_users] = {nobody, nobody, nobody, nobody};
+        LastUsers last{};
         std::uint32_t first_here = nobody; // on the stream of the device that has it
         std::uint16_t from = 0;
-        std::uint16_t to[most_users] = {};
+        std::uint16_t to[LastUsers::most] = {};
         bool is_own = true; // whether nobody but that device uses it
     };
 
@@ -151,16 +149,7 @@ class ValuePlacer {
             life.writer = user;
             life.from = operand.from;
         }
-        std::size_t own = most_users;
-        for (std::size_t u = most_users; u-- > 0;) {
-            std::uint32_t& other = life.users[u];
-            if (other != nobody && other != user && !before_(other, user)) continue;
-            other = nobody;
-            own = u;
-        }
-        if (own == most_users) throw std::length_error("gpipe: a value that too many streams use");
-        life.users[own] = user;
-        life.to[own] = operand.to;
+        life.to[life.last.add(user, before_)] = operand.to;
         Value const& value = operands_.values[operand.value];
         if (!is_placed(value.holds)) return;
         bool const here = walk_.stream[user] == device_of(value);
@@ -169,8 +158,8 @@ class ValuePlacer {
     }
     // Whether all who use the one are done with it when the other is written.
     bool is_over(Life const& one, Life const& other, std::size_t slack) const {
-        for (std::size_t u = 0; u < most_users; ++u) {
-            std::uint32_t const user = one.users[u];
+        for (std::size_t u = 0; u < LastUsers::most; ++u) {
+            std::uint32_t const user = one.last.users[u];
             if (user == nobody) continue;
             if (user == other.writer
                     ? one.to[u] < other.from
@@ -231,8 +220,8 @@ class ValuePlacer {
         }
         if (life.first_here != nobody)
             surely.begin = surely.end = slice_[life.first_here] + (own ? life.from : 0);
-        for (std::size_t u = 0; u < most_users; ++u) {
-            std::uint32_t const user = life.users[u];
+        for (std::size_t u = 0; u < LastUsers::most; ++u) {
+            std::uint32_t const user = life.last.users[u];
             if (user == nobody) continue;
             if (walk_.stream[user] != device) {
                 std::size_t const over =

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
@@ -69,6 +70,30 @@ class HappensBefore {
     Array<std::uint32_t> stream_;
     Array<std::uint32_t> position_; // from 1
 };
+
+namespace detail {
+
+// Who has used something last, as far as none is sure of another.
+struct LastUsers {
+    static constexpr std::uint32_t nobody = 0xFFFFFFFF;
+    static constexpr std::size_t most = 4;
+    std::uint32_t users[most] = {nobody, nobody, nobody, nobody};
+
+    // Stands for all users that it is sure of. Returns its place.
+    constexpr std::size_t add(std::uint32_t user, HappensBefore const& before) {
+        std::size_t own = most;
+        for (std::size_t u = most; u-- > 0;) {
+            if (users[u] != nobody && users[u] != user && !before(users[u], user)) continue;
+            users[u] = nobody;
+            own = u;
+        }
+        if (own == most) throw std::length_error("gpipe: a value that too many streams use");
+        users[own] = user;
+        return own;
+    }
+};
+
+} // namespace detail
 
 } // namespace gpipe
 GPIPE_RUNS_ONCE_END

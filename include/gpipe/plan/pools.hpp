@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
@@ -123,9 +122,9 @@ class SlotChooser {
   private:
     static constexpr std::uint32_t none = 0xFFFFFFFF;
     struct Slot {
-        std::uint32_t number = 0;                          // in its pool
-        std::uint32_t next = none;                         // that came free before it
-        std::uint32_t users[4] = {none, none, none, none}; // the last, on each stream
+        std::uint32_t number = 0;  // in its pool
+        std::uint32_t next = none; // that came free before it
+        LastUsers last{};
     };
 
     constexpr void visit(std::uint32_t i) {
@@ -135,7 +134,7 @@ class SlotChooser {
             std::uint32_t const at = at_[operand.value];
             bool const last = --uses_[operand.value] == 0;
             if (at == none) continue;
-            use(slots_[at], i);
+            slots_[at].last.add(i, happens_before_);
             if (!last) continue;
             std::size_t const pool = pool_of(operand.value);
             slots_[at].next = free_[pool];
@@ -178,25 +177,14 @@ class SlotChooser {
             (before == none ? free_[p] : slots_[before].next) = slots_[found].next;
             --free_count_[p];
         }
-        for (std::uint32_t& user : slots_[found].users) user = none;
+        slots_[found].last = {};
         at_[v] = found;
         result_.of(v) = slots_[found].number;
     }
     constexpr bool is_sure(Slot const& slot, std::uint32_t writer) const {
-        for (std::uint32_t const user : slot.users)
+        for (std::uint32_t const user : slot.last.users)
             if (user != none && !happens_before_(user, writer)) return false;
         return true;
-    }
-    // Stands for all users that it is sure of.
-    constexpr void use(Slot& slot, std::uint32_t user) {
-        std::uint32_t* own = nullptr;
-        for (std::uint32_t& other : slot.users) {
-            if (other != none && other != user && !happens_before_(other, user)) continue;
-            other = none;
-            own = &other;
-        }
-        if (!own) throw std::length_error("gpipe: a value that too many streams use");
-        *own = user;
     }
 
     Lowered const& lowered_;
