@@ -3,7 +3,6 @@
 #include <gpipe/device/device.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/plan/ranks.hpp>
-#include <gpipe/transport/local.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +18,7 @@ template <DeviceRuntime Device> class Arenas {
     /// `device` must outlive it.
     Arenas(Device& device, MemoryPlan const& plan, Ranks const& ranks)
         : device_(device), ranks_(ranks), arenas_(plan.devices.size()),
-          begins_(plan.devices.size()) {
-        if constexpr (joins_ranks<Device>)
-            for (std::byte*& begin : begins_) begin = reinterpret_cast<std::byte*>(slot_alignment);
+          begins_(plan.devices.size(), reinterpret_cast<std::byte*>(slot_alignment)) {
         for (std::size_t d = ranks.begin(); d < ranks.end(); ++d) {
             arenas_[d] = device.allocate(d, plan.devices[d].total());
             begins_[d] = arenas_[d].data();

@@ -198,11 +198,9 @@ template <DeviceRuntime Device> class Machine {
     }
     // Of the host's memory: bytes that are this rank's, and where those of all ranks would begin.
     std::size_t host_bytes() const {
-        if constexpr (!joins_ranks<Device>) return plan().host;
         return plan().host_before(ranks().end()) - plan().host_before(ranks().begin());
     }
     std::byte* host_begin() const {
-        if constexpr (!joins_ranks<Device>) return staging_.data();
         std::size_t const before = plan().host_before(ranks().begin());
         auto const own = reinterpret_cast<std::uintptr_t>(staging_.data());
         return reinterpret_cast<std::byte*>(own ? own - before : slot_alignment);
