@@ -106,7 +106,7 @@ std::vector<Work> by_operands(gpipe::Operands const& operands, std::size_t actio
 inline std::vector<Work> by_operands(gpipe::Operands const& operands, gpipe::Located const& located,
                                      gpipe::StepTable const& table, gpipe::Step const& step) {
     return by_operands(operands, step.action, [&](gpipe::Operand const& operand) {
-        gpipe::Location const& place = located[operand.value];
+        gpipe::Span const& place = located[operand.value];
         std::size_t const bytes = place.end - place.begin;
         return std::pair<std::byte const*, std::size_t>(
             bytes > 0 ? table.of(step)[operand.address] : nullptr, bytes);

@@ -104,7 +104,7 @@ void check_plan(gpipe::ChainShape const& chain, Array<std::size_t> const& first,
         for (gpipe::Operand const& operand : plan.operands[i]) {
             gpipe::Action const& a = plan.lowered.programs[i];
             gpipe::Value const& value = plan.operands.values[operand.value];
-            gpipe::Location const& at = located[operand.value];
+            gpipe::Span const& at = located[operand.value];
             if (at.begin == at.end || at.space == programs.device_of(a.cell)) continue;
             if (is_copy(a.kind) && at.space == programs.devices()) continue;
             REQUIRE(is_of_edge(value.holds));

@@ -42,7 +42,7 @@ std::vector<Life> lives_of(MemoryPlan const& plan, Times const& times, std::size
     std::vector<Life> lives;
     for (std::size_t v = 0; v < plan.operands.values.size(); ++v) {
         gpipe::Value const& value = plan.operands.values[v];
-        gpipe::Location const& at = located[v];
+        gpipe::Span const& at = located[v];
         if (at.space != device || at.begin == at.end) continue;
         bool const inside =
             value.holds == Holds::part || (is_placed(value.holds) && plan.has_room(device));

@@ -479,7 +479,7 @@ class Mutator {
         }
     }
     std::size_t bytes(Operand const& operand) const {
-        gpipe::Location const& at = walked_.located[operand.value];
+        gpipe::Span const& at = walked_.located[operand.value];
         return at.end - at.begin;
     }
     bool is_of_skip(Step const& step, Operand const& operand) const {
@@ -645,7 +645,7 @@ TEST_CASE("what lies outside of its arena, or in what lives for ever, is refused
         auto const operands = walked.operands[step.action];
         if (operands.size() == 0) return;
         Operand const operand = operands[random() % operands.size()];
-        gpipe::Location const& at = walked.located[operand.value];
+        gpipe::Span const& at = walked.located[operand.value];
         if (at.begin == at.end) return;
         bool const host = at.space == walked.plan.devices.size();
         std::byte* const arena = walked.table.arenas[at.space];
@@ -877,7 +877,7 @@ struct RankWalk {
                 for (Operand const& operand : operands[step.action]) {
                     if ((operand.use != Use::read) != writes) continue;
                     gpipe::Value const& value = operands.values[operand.value];
-                    gpipe::Location const at = located[operand.value];
+                    gpipe::Span const at = located[operand.value];
                     bool const here = !is_lasting(value.holds) &&
                                       value.holds != gpipe::Holds::staged_output &&
                                       value.holds != gpipe::Holds::staged_gradient;

@@ -9,18 +9,10 @@
 
 namespace gpipe {
 
-/// Bytes [begin, end) of a device's arena or of the host's memory.
-struct Location {
-    std::size_t space = 0; ///< a device, or as many as there are: the host
-    std::size_t begin = 0; ///< offset
-    std::size_t end = 0;   ///< one past the last byte
-};
-
 namespace detail {
 
 // Where a value of a plan lies that is no part, in this slot of its pool.
-GPIPE_INLINE constexpr Location in_pool(MemoryPlan const& plan, Value const& value,
-                                        std::size_t slot) {
+GPIPE_INLINE constexpr Span in_pool(MemoryPlan const& plan, Value const& value, std::size_t slot) {
     Edges const& edges = plan.lowered.edges;
     Pool const& pool = plan.pools.pool_of(value, edges);
     std::size_t bytes = pool.bytes;
@@ -32,12 +24,13 @@ GPIPE_INLINE constexpr Location in_pool(MemoryPlan const& plan, Value const& val
     }
     if (pool.bytes == 0) return {}; // on its way from rank to rank
     std::size_t const begin = pool.at + slot * pool.bytes;
-    return {pool.space, begin, begin + bytes};
+    return {begin, begin + bytes, static_cast<std::uint32_t>(pool.space)};
 }
 
 } // namespace detail
 
-/// Where all values of a table lie: the one answer, for find_needs() and prove().
+/// Where all values of a table lie, in offsets of a device's arena or, behind the devices, of the
+/// host's memory: the one answer, for find_needs() and prove().
 class Located {
   public:
     /// Of the plan's own table.
@@ -47,11 +40,11 @@ class Located {
     /// it does in the plan.
     [[gnu::cold]] constexpr Located(MemoryPlan const& plan, Operands const& operands,
                                     bool evaluation)
-        : locations_(operands.values.size()) {
+        : spans_(operands.values.size()) {
         PartTable const parts = plan.part_table(evaluation);
         Room const& room = evaluation ? plan.evaluation_room : plan.room;
         std::size_t const all = plan.lowered.programs.micro_batches();
-        for (std::size_t v = 0; v < locations_.size(); ++v) {
+        for (std::size_t v = 0; v < spans_.size(); ++v) {
             Value const& value = operands.values[v];
             if (!has_bytes(value.holds)) continue;
             std::size_t const c = value.owner, m = value.micro_batch;
@@ -65,14 +58,15 @@ class Located {
                     : evaluation ? plan.begin[d].evaluation +
                                        plan.parts.evaluation_at[plan.parts.evaluation_begin[c] + p]
                                  : plan.begin[d].parts + plan.parts.at[v];
-                locations_[v] = {d, at, at + parts.of(c, m)->parts[p].bytes};
+                spans_[v] = {at, at + parts.of(c, m)->parts[p].bytes,
+                             static_cast<std::uint32_t>(d)};
                 continue;
             }
             std::size_t const slot = !evaluation ? plan.pools.of(v)
                                      : is_of_edge(value.holds)
                                          ? plan.pools.of(plan.operands.number(value.holds, c, m))
                                          : 0;
-            Location& at = locations_[v] = detail::in_pool(plan, value, slot);
+            Span& at = spans_[v] = detail::in_pool(plan, value, slot);
             if (!has_room || at.begin == at.end) continue;
             std::size_t const bytes = at.end - at.begin;
             at.begin = plan.begin[d].evaluation + room.at[v];
@@ -80,15 +74,14 @@ class Located {
         }
     }
     /// Of a value, by its number.
-    constexpr Location const& operator[](std::size_t value) const { return locations_[value]; }
+    constexpr Span const& operator[](std::size_t value) const { return spans_[value]; }
     /// Of an action's operand.
-    constexpr Span operator()(std::size_t, Operand const& operand) const {
-        Location const& at = locations_[operand.value];
-        return {at.begin, at.end, static_cast<std::uint32_t>(at.space)};
+    constexpr Span const& operator()(std::size_t, Operand const& operand) const {
+        return spans_[operand.value];
     }
 
   private:
-    Array<Location> locations_;
+    Array<Span> spans_; // by value
 };
 
 } // namespace gpipe

@@ -151,7 +151,7 @@ constexpr Array<Array<Occupation>> occupations(MemoryPlan const& plan, Times con
         std::size_t size = 0;
         for (std::size_t v = 0; v < end.size(); ++v) {
             Value const& value = plan.operands.values[v];
-            Location const& at = located[v];
+            Span const& at = located[v];
             if (at.space != d || at.begin == at.end || begin[v] >= end[v]) continue;
             bool const inside = is_inside(v);
             all[size++] = {begin[v], end[v],

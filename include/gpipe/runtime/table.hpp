@@ -188,7 +188,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         for (Region const r : {Region::nothing, Region::input, Region::output, Region::retained})
             at[static_cast<std::size_t>(r)] = arenas[step.device];
         for (Operand const& operand : operands[action]) {
-            Location const& there = located[operand.value];
+            Span const& there = located[operand.value];
             if (there.begin < there.end)
                 at[operand.address] =
                     (there.space < arenas.size() ? arenas[there.space] : host) + there.begin;

@@ -87,11 +87,11 @@ class TableWalk {
 
     // Where the step finds an operand.
     Span operator()(std::size_t action, Operand const& operand) const {
-        Location const& there = located_[operand.value];
+        Span const& there = located_[operand.value];
         if (there.begin == there.end) return {};
         auto const begin =
             reinterpret_cast<std::uintptr_t>(table_.of(*step_of_[action])[operand.address]);
-        return {begin, begin + (there.end - there.begin), static_cast<std::uint32_t>(there.space)};
+        return {begin, begin + (there.end - there.begin), there.space};
     }
 
     // The first operand that lies outside of its arena, or in what lives for ever.
