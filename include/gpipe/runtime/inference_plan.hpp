@@ -97,12 +97,13 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
     model.constants = constants;
     if (keeps_graphs(options.device)) model.targets = model.infos[Net::size - 1].output;
     check_cells(Net::size, devices);
-    check_costs(model.costs.data(), model.costs.size());
+    Array<double> const costs = Net::costs();
+    check_costs(costs.data(), costs.size());
     Array<std::size_t>& first = parts.first = Array<std::size_t>(devices + 1);
     if (entries > 0)
         cut_by_sizes(options.balance.data(), entries, Net::size, devices, first.data());
     else
-        first = cut_by_costs<Cut>(model.costs, devices);
+        first = cut_by_costs<Cut>(costs, devices);
     check_found_cut(first, Net::size);
     check_micro_batches(micro_batches, devices);
     parts.programs = forwards(devices, micro_batches);

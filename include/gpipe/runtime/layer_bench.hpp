@@ -43,11 +43,12 @@ template <DeviceRuntime Device> class LayerBench {
     /// Initializes them in the host's memory, until the next call.
     LayerMemory layer(std::size_t i) {
         LayerParts const& parts = model_.layers[i];
-        values_ = device_.allocate_host(parts.info.parameters.slots(1));
-        buffers_ = device_.allocate_host(parts.info.buffers.slots(1));
+        LayerInfo const& info = model_.infos[i];
+        values_ = device_.allocate_host(info.parameters.slots(1));
+        buffers_ = device_.allocate_host(info.buffers.slots(1));
         parts.functions.initialize(parts.object, values_.data(), buffers_.data(), seed_, i,
                                    model_.layers.size());
-        parameters_ = parts.info.parameters.addresses(values_.data());
+        parameters_ = info.parameters.addresses(values_.data());
         return {parameters_.data(), nullptr, {buffers_.data()}};
     }
     auto allocate(std::size_t device, std::size_t bytes) { return device_.allocate(device, bytes); }

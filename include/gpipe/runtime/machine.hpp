@@ -163,8 +163,9 @@ template <DeviceRuntime Device> class Machine {
     };
     Initial initial(std::size_t layer) const {
         LayerParts const& parts = model().layers[layer];
-        Initial result{device::HostBuffer(parts.info.parameters.slots(1)),
-                       device::HostBuffer(parts.info.buffers.slots(1))};
+        LayerInfo const& info = model().infos[layer];
+        Initial result{device::HostBuffer(info.parameters.slots(1)),
+                       device::HostBuffer(info.buffers.slots(1))};
         parts.functions.initialize(parts.object, result.values.data(), result.buffers.data(),
                                    engine_.seed(), layer, model().layers.size());
         return result;

@@ -98,7 +98,8 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     check_cells(Net::size, devices); // each has one at least
     std::size_t const cells = checked_product(devices, each);
     check_cells(Net::size, cells);
-    check_costs(model.costs.data(), model.costs.size());
+    Array<double> const declared = Net::costs();
+    check_costs(declared.data(), declared.size());
     Array<double> const costs = cut_costs(model.infos.data(), Net::size);
     Array<std::size_t> const& first = parts.first = [&] {
         if (entries > 0) {

@@ -86,7 +86,6 @@ template <class Optimizer, class Device> struct UpdatesOf {
 
 /// One layer as values: everything that its type says to the machine.
 struct LayerParts {
-    LayerInfo info;               ///< what planning needs to know
     LayerFunctions functions;     ///< what the engine calls
     UpdateSpecs updates;          ///< of its parameters
     void const* object = nullptr; ///< the layer
@@ -108,7 +107,6 @@ struct LossParts {
 struct Model {
     Array<LayerParts> layers;               ///< of the chain
     Array<LayerInfo> infos;                 ///< likewise
-    Array<double> costs;                    ///< likewise: of one sample's forward
     Part<SkipPair> skips;                   ///< of the chain
     Part<TiedTensor> ties;                  ///< likewise
     Part<SideInfo> sides;                   ///< likewise: behind the first layer's tensors

@@ -53,10 +53,8 @@ namespace gpipe::detail {
                 tensor, layer, std::string(info.name).c_str(), info.parameters.count);
         info.freeze_tensors(std::uint64_t{1} << tensor);
     }
-    for (std::size_t i = 0; i < model.layers.size(); ++i) {
-        model.layers[i].info = model.infos[i];
+    for (std::size_t i = 0; i < model.layers.size(); ++i)
         if (model.infos[i].frozen) freeze(model.layers[i]);
-    }
     TiedTensor first;
     for (TiedTensor const& end : model.ties) {
         if (end.is_first) first = end;
@@ -99,18 +97,14 @@ template <class Device, class Net> Model layers_of(Net const& net) {
     auto const objects = net.leaf_objects();
     Model model;
     model.infos = Array<LayerInfo>(Net::size);
-    model.costs = Array<double>(Net::size);
     model.skips = {Net::skips.data(), Net::skips.size()};
     model.ties = {Net::ties.data(), Net::ties.size()};
     model.sides = {Net::sides.data(), Net::sides.size()};
     model.layers = Array<LayerParts>(Net::size);
     Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
         model.infos[layer] = Net::leaf_info[leaf];
-        model.costs[layer] = Net::leaf_info[leaf].cost;
-        model.layers[layer] = {Net::leaf_info[leaf],
-                               Net::template leaf_functions<typename Device::Stream>[leaf],
-                               {},
-                               objects[leaf]};
+        model.layers[layer] = {
+            Net::template leaf_functions<typename Device::Stream>[leaf], {}, objects[leaf]};
         if (model.infos[layer].frozen) freeze(model.layers[layer]);
     });
     return model;

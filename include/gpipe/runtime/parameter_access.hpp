@@ -60,14 +60,14 @@ template <class Device> void check_layer(Machine<Device> const& machine, std::si
 template <class T, class Device>
 ParameterAt parameter_at(Machine<Device> const& machine, std::size_t layer, std::size_t tensor) {
     check_layer(machine, layer);
-    LayerParts const& parts = machine.model().layers[layer];
-    GroupSizes const& sizes = parts.info.parameters;
-    std::string const name(parts.info.name);
+    LayerInfo const& info = machine.model().infos[layer];
+    GroupSizes const& sizes = info.parameters;
+    std::string const name(info.name);
     if (tensor >= sizes.count)
         detail::throw_error<std::out_of_range>(
             "gpipe: there is no parameter tensor %zu in layer %zu (%s): it has %zu", tensor, layer,
             name.c_str(), sizes.count);
-    std::string_view const type = parts.updates[tensor].type;
+    std::string_view const type = machine.model().layers[layer].updates[tensor].type;
     if (type != type_name<T> && !std::is_same_v<T, std::byte>)
         detail::throw_error<std::invalid_argument>(
             "gpipe: the elements of parameter tensor %zu of layer %zu (%s) are of type %s, not %s",
