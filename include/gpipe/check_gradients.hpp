@@ -97,8 +97,8 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
         for (std::size_t t = 0; t < batch.inputs.size(); ++t)
             if (batch.inputs[t].absent)
                 continue;
-            else if (t >= model.input_tensors)
-                probe.give_side(s, t - model.input_tensors, sample(batch.inputs[t]));
+            else if (t >= model.infos[0].input.count)
+                probe.give_side(s, t - model.infos[0].input.count, sample(batch.inputs[t]));
             else if (i == 0)
                 probe.give(s, t, sample(batch.inputs[t]), batch.samples == 1 ? s : 0);
         for (std::size_t t = 0; t < batch.targets.size() && loss; ++t)

@@ -11,6 +11,7 @@
 #include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/model.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -66,7 +67,7 @@ class MiniBatch {
             staged_bytes_ += bytes;
             for (std::size_t t = 0; t < tensors; ++t) copies += group.has(t);
         };
-        set(groups_[0], model.input_tensors, programs.device_of(0), plan.staged_inputs,
+        set(groups_[0], model.infos[0].input.count, programs.device_of(0), plan.staged_inputs,
             plan.inputs_at);
         for (std::size_t d = 0; d < devices; ++d) {
             if (!ranks.own(d)) continue;
@@ -75,8 +76,9 @@ class MiniBatch {
                 plan.begin[d].sides);
         }
         std::size_t const pinned = staged_bytes_;
-        set(groups_[devices + 1], model.target_tensors, programs.device_of(programs.cells() - 1),
-            plan.staged_targets, plan.targets_at);
+        std::size_t const outputs = model.infos[model.infos.size() - 1].output.count;
+        set(groups_[devices + 1], std::max(model.targets.count, outputs),
+            programs.device_of(programs.cells() - 1), plan.staged_targets, plan.targets_at);
         stages_outputs_ = plan.staged_targets > 0 && plan.lowered.computing().evaluates();
         if (stages_outputs_) staged_bytes_ = pinned;
         copies_ = Array<Copy>(copies);

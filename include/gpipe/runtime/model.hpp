@@ -119,10 +119,8 @@ struct Model {
     std::size_t optimizer_bytes = 0;        ///< of the functor itself
     ToldRatesFunction told_rates = nullptr; ///< likewise
     void (*check_rates)(void const* optimizer) = nullptr; ///< throws where one is not finite
-    std::size_t input_tensors = 1;                        ///< of the chain
-    std::size_t target_tensors = 1; ///< of targets or outputs, the more of both
-    ConstantNeeds loss_constants;   ///< that the loss declares
-    StepConstants constants;        ///< as the caller sets them
+    ConstantNeeds loss_constants;                         ///< that the loss declares
+    StepConstants constants;                              ///< as the caller sets them
 };
 
 } // namespace gpipe

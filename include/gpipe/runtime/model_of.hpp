@@ -4,13 +4,11 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/core/type_name.hpp>
-#include <gpipe/layer/batch.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/training_options.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -118,8 +116,6 @@ template <class Device, class Optimizer, class Net> Model parameters_of(Net cons
         model.layers[layer].updates = updates[leaf];
         if (model.infos[layer].frozen) freeze(model.layers[layer]);
     });
-    model.input_tensors = Batch<typename Net::Input>::count;
-    model.target_tensors = Batch<typename Net::Output, true>::count;
     return model;
 }
 
@@ -180,7 +176,6 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
         model.told_rates = &told_rates<Optimizer>;
         model.check_rates = &check_rates<Optimizer>;
     }
-    model.target_tensors = std::max(Batch<typename Loss::Target>::count, model.target_tensors);
     return model;
 }
 
