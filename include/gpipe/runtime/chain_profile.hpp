@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <ostream>
 #include <stdexcept>
 #include <string>
@@ -49,11 +48,8 @@ GPIPE_INLINE std::string to_string(Profile const& profile) {
         LayerProfile const& layer = profile.layers[i];
         table.add({std::to_string(i), trace::short_name(profile.names[i], 40)});
         for (double const seconds : {layer.forward, layer.recompute, layer.backward,
-                                     layer.input_gradient, layer.weight_gradient}) {
-            char text[32];
-            std::snprintf(text, sizeof text, "%.1f", 1e6 * seconds);
-            table.add({text});
-        }
+                                     layer.input_gradient, layer.weight_gradient})
+            table.add({detail::Message("%.1f", 1e6 * seconds).text});
         for (std::size_t const bytes : {layer.parameters, layer.saved, layer.output})
             table.add({trace::grouped(bytes)});
     }
@@ -86,11 +82,10 @@ GPIPE_INLINE std::string profile_header(Profile const& profile, std::string_view
         "parameters, saved, output (bytes)\n";
     for (std::size_t i = 0; i < profile.layers.size(); ++i) {
         LayerProfile const& of = profile.layers[i];
-        char row[256];
-        std::snprintf(row, sizeof row, "    {%.6g, %.6g, %.6g, %.6g, %.6g, %zu, %zu, %zu}, // ",
-                      of.forward, of.recompute, of.backward, of.input_gradient, of.weight_gradient,
-                      of.parameters, of.saved, of.output);
-        text.append(row).append(profile.names[i]).append("\n");
+        detail::Message const row("    {%.6g, %.6g, %.6g, %.6g, %.6g, %zu, %zu, %zu}, // ",
+                                  of.forward, of.recompute, of.backward, of.input_gradient,
+                                  of.weight_gradient, of.parameters, of.saved, of.output);
+        text.append(row.text).append(profile.names[i]).append("\n");
     }
     text += "};\ninline constexpr gpipe::ProfileView " + own + "{" + std::to_string(profile.chain) +
             "u, " + std::to_string(profile.samples) + ", {" + own + "_layers, " +

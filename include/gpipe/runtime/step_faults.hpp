@@ -2,13 +2,13 @@
 
 #include <gpipe/call/step_state.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/core/finite.hpp>
 #include <gpipe/runtime/failure.hpp>
 #include <gpipe/runtime/tables.hpp>
 
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -33,13 +33,11 @@ namespace gpipe::detail {
 [[gnu::cold]] GPIPE_INLINE std::exception_ptr not_finite_gradient(Tables const& tables,
                                                                   std::size_t i, double squares) {
     UpdateRow const& row = tables.updates[i];
-    char message[512];
-    std::snprintf(message, sizeof message,
-                  "gpipe: the gradient of parameter tensor %u of layer %u (%s) is not finite: "
-                  "the sum of its squares is %g",
-                  row.number, row.layer, std::string(tables.name_of(row.layer)).c_str(),
-                  std::fabs(squares));
-    return std::make_exception_ptr(std::domain_error(message));
+    Message const message("gpipe: the gradient of parameter tensor %u of layer %u (%s) is not "
+                          "finite: the sum of its squares is %g",
+                          row.number, row.layer, std::string(tables.name_of(row.layer)).c_str(),
+                          std::fabs(squares));
+    return std::make_exception_ptr(std::domain_error(message.text));
 }
 // Of a step that has the number, and so the random numbers, of one further than it is, for the one
 // before has failed since.
@@ -68,28 +66,21 @@ template <class Device> std::exception_ptr of_no_use([[maybe_unused]] Device con
         return failure_of_row(tables, FailureOf::gradient, i,
                               not_finite_gradient(tables, i, value));
     }
-    char message[512];
     bool const one = state.fault == StepFault::loss && state.fault_at != no_micro_batch;
     std::size_t const m = one ? state.fault_at % tables.micro_batches : Failure::all;
-    if (state.fault == StepFault::norm)
-        std::snprintf(message, sizeof message, "gpipe: the norm of all gradients is %g", value);
-    else if (!one)
-        std::snprintf(message, sizeof message,
-                      "gpipe: the sum of the loss over all micro-batches is %g", value);
-    else if (tables.replicas.any())
-        std::snprintf(message, sizeof message,
-                      "gpipe: the loss of micro-batch %zu of replica %zu is %g", m,
-                      state.fault_at / tables.micro_batches, value);
-    else
-        std::snprintf(message, sizeof message, "gpipe: the loss of micro-batch %zu is %g", m,
-                      value);
+    Message const message =
+        state.fault == StepFault::norm ? Message("gpipe: the norm of all gradients is %g", value)
+        : !one ? Message("gpipe: the sum of the loss over all micro-batches is %g", value)
+        : tables.replicas.any() ? Message("gpipe: the loss of micro-batch %zu of replica %zu is %g",
+                                          m, state.fault_at / tables.micro_batches, value)
+                                : Message("gpipe: the loss of micro-batch %zu is %g", m, value);
     std::size_t const loss = tables.model->infos.size();
     return {loss,
             tables.name_of(loss),
             tables.cells.size() - 1,
             m,
             Kind::backward,
-            std::make_exception_ptr(std::domain_error(message)),
+            std::make_exception_ptr(std::domain_error(message.text)),
             state.fault == StepFault::norm ? FailureOf::norm : FailureOf::loss};
 }
 
