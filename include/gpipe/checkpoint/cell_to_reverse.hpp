@@ -60,11 +60,10 @@ GPIPE_INLINE constexpr ReversalCosts reversal_costs(CutChain const& chain, std::
 template <class Begins>
 constexpr Array<std::size_t> most_between(Programs const& schedule, Begins const& begins) {
     Array<std::size_t> now(schedule.cells()), most(schedule.cells());
-    for (std::size_t d = 0; d < schedule.devices(); ++d)
-        for (Action const& a : schedule.program(d)) {
-            if (begins(a)) most[a.cell] = std::max(most[a.cell], ++now[a.cell]);
-            if (ends_backward(a.kind)) --now[a.cell];
-        }
+    for (Action const& a : schedule) {
+        if (begins(a)) most[a.cell] = std::max(most[a.cell], ++now[a.cell]);
+        if (ends_backward(a.kind)) --now[a.cell];
+    }
     return most;
 }
 // Likewise: from their forward on.

@@ -86,12 +86,11 @@ GPIPE_INLINE constexpr Programs checkpoint::Always::lower(Programs const& schedu
 GPIPE_INLINE constexpr Array<std::size_t> not_held_by_cell(Programs const& schedule) {
     Array<std::size_t> count(schedule.cells());
     Array<std::size_t> holder(schedule.cells(), schedule.micro_batches());
-    for (std::size_t d = 0; d < schedule.devices(); ++d)
-        for (Action const& a : schedule.program(d)) {
-            bool const gradient = gives_gradient(a.kind);
-            if (gradient && holder[a.cell] != a.micro_batch) ++count[a.cell];
-            if (gradient || a.kind == Kind::forward) holder[a.cell] = a.micro_batch;
-        }
+    for (Action const& a : schedule) {
+        bool const gradient = gives_gradient(a.kind);
+        if (gradient && holder[a.cell] != a.micro_batch) ++count[a.cell];
+        if (gradient || a.kind == Kind::forward) holder[a.cell] = a.micro_batch;
+    }
     return count;
 }
 

@@ -162,10 +162,10 @@ GPIPE_INLINE constexpr Array<std::size_t>
 extra_forwards(Programs const& programs, CutChain const& chain, Array<Reversal> const& reversals) {
     Array<std::size_t> recomputes(programs.cells());
     Array<std::size_t> backwards(programs.cells()), halves(programs.cells());
-    for (std::size_t i = 0; i < programs.size(); ++i) {
-        recomputes[programs[i].cell] += programs[i].kind == Kind::recompute;
-        backwards[programs[i].cell] += gives_gradient(programs[i].kind);
-        halves[programs[i].cell] += programs[i].kind == Kind::weight_gradient;
+    for (Action const& a : programs) {
+        recomputes[a.cell] += a.kind == Kind::recompute;
+        backwards[a.cell] += gives_gradient(a.kind);
+        halves[a.cell] += a.kind == Kind::weight_gradient;
     }
     std::size_t const learner = lowest_learner(chain.layers, chain.size);
     Array<std::size_t> result(chain.size);

@@ -66,8 +66,7 @@ class BytePlanner {
         return false;
     }
     constexpr void look_at_programs() {
-        for (std::size_t i = 0; i < programs_.size(); ++i) {
-            Action const& a = programs_[i];
+        for (Action const& a : programs_) {
             if (a.kind == Kind::recompute) recomputes_[a.cell] = true;
             if (a.kind == Kind::weight_gradient && halves_[a.cell].empty()) find_halves(a.cell);
         }

@@ -44,10 +44,10 @@ template <class Cost>
 constexpr OffloadTimes offload_times(MemoryPlan const& plan, Cost const& cost, double bandwidth) {
     OffloadTimes result;
     Programs const& programs = plan.lowered.programs;
-    for (std::size_t i = 0; i < programs.size(); ++i) {
-        if (programs[i].kind != Kind::offload) continue;
+    for (Action const& a : programs) {
+        if (a.kind != Kind::offload) continue;
         ++result.moved;
-        result.bytes += plan.offloaded_bytes(programs[i].cell);
+        result.bytes += plan.offloaded_bytes(a.cell);
     }
     result.makespan = simulate<double>(plan.lowered, OffloadCosts{plan, cost, bandwidth}).makespan;
     result.without = simulate<double>(plan.lowered.computing(), cost).makespan;

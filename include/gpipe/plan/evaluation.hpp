@@ -31,8 +31,8 @@ namespace gpipe {
                a.kind == Kind::receive_input;
     };
     std::size_t size = 0;
-    for (std::size_t i = 0; i < all.size(); ++i)
-        if (stays(all[i])) ++begin[turn(all[i]) + 1], ++size;
+    for (Action const& a : all)
+        if (stays(a)) ++begin[turn(a) + 1], ++size;
     for (std::size_t t = 1; t < begin.size(); ++t) begin[t] += begin[t - 1];
     Array<std::uint32_t> order(size); // of the training's actions; a counting sort
     for (std::size_t i = 0; i < all.size(); ++i)

@@ -52,7 +52,7 @@ namespace detail {
     Offloads const& moves = result.offloads;
     // All copies in that order.
     std::size_t most = 2 * programs.size();
-    for (Action const& a : std::span(programs.actions(), programs.size()))
+    for (Action const& a : programs)
         most += 2 * (result.edges.into(a.cell).size() + result.edges.out_of(a.cell).size());
     Array<Action> copies(most);
     std::size_t count = 0;

@@ -22,8 +22,7 @@ class OperandBuilder {
         : lowered_(lowered), programs_(lowered.programs), edges_(lowered.edges), cells_(cells),
           parts_(parts), micro_batches_(programs_.micro_batches()),
           again_(programs_.cells() * micro_batches_) {
-        for (std::size_t i = 0; i < programs_.size(); ++i) {
-            Action const& a = programs_.actions()[i];
+        for (Action const& a : programs_) {
             if (a.kind == Kind::recompute) again_[pair_of(a)] = true;
             reverses_ = reverses_ || gives_gradient(a.kind);
         }
@@ -67,8 +66,7 @@ class OperandBuilder {
         for (std::size_t c = 0; c < of_cell.size(); ++c)
             of_cell[c] = 5 + 2 * (edges_.into(c).size() + edges_.out_of(c).size());
         std::size_t room = 0;
-        for (std::size_t i = 0; i < programs_.size(); ++i) {
-            Action const& a = programs_.actions()[i];
+        for (Action const& a : programs_) {
             room += is_transfer(a.kind) ? 2 : of_cell.data()[a.cell];
             if (WayParts const* const way = computes(a.kind) ? parts_of(a) : nullptr)
                 room += (*way)[stage_of(a.kind)].size();

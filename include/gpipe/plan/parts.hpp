@@ -40,9 +40,7 @@ class Ways {
     [[gnu::cold]] constexpr explicit Ways(Programs const& programs)
         : micro_batches_(programs.micro_batches()),
           ways_(programs.cells() * micro_batches_, programs.evaluates() ? way_evaluates : 0) {
-        Action const* const actions = programs.actions();
-        for (std::size_t i = 0; i < programs.size(); ++i) {
-            Action const& a = actions[i];
+        for (Action const& a : programs) {
             if (a.kind != Kind::recompute && a.kind != Kind::weight_gradient) continue;
             ways_.data()[a.cell * micro_batches_ + a.micro_batch] |=
                 a.kind == Kind::recompute ? way_recomputes : way_halves;

@@ -30,9 +30,8 @@ Placement place_programs(Lowered const& lowered, Ranks const& ranks, std::size_t
         return result;
     }
     Array<double> work(lowered.devices());
-    for (std::size_t i = 0; i < programs.size(); ++i)
-        if (computes(programs[i].kind))
-            work[programs.device_of(programs[i].cell)] += cost(programs[i]);
+    for (Action const& a : programs)
+        if (computes(a.kind)) work[programs.device_of(a.cell)] += cost(a);
     Array<std::size_t> begin(all + 1);
     Array<std::size_t> lane_of(work.size());
     std::size_t first = 0; // of the rank

@@ -23,9 +23,8 @@ GPIPE_INLINE constexpr Array<double> peak_bytes(Programs const& programs, CellBy
     std::size_t const micro_batches = programs.micro_batches();
     std::size_t const pairs = programs.cells() * micro_batches;
     Array<bool> again(pairs); // whether a recompute comes
-    for (std::size_t i = 0; i < programs.size(); ++i)
-        if (programs[i].kind == Kind::recompute)
-            again[programs[i].cell * micro_batches + programs[i].micro_batch] = true;
+    for (Action const& a : programs)
+        if (a.kind == Kind::recompute) again[a.cell * micro_batches + a.micro_batch] = true;
 
     Array<double> result(programs.devices());
     for (std::size_t d = 0; d < programs.devices(); ++d) {

@@ -139,12 +139,16 @@ class Programs {
     constexpr Action& operator[](std::size_t index) { return actions_[index]; }
     /// Whether nothing but forwards is there, which then are those of an evaluation.
     constexpr bool evaluates() const {
-        for (std::size_t i = 0; i < size_; ++i)
-            if (actions_.data()[i].kind != Kind::forward) return false;
+        for (Action const& a : *this)
+            if (a.kind != Kind::forward) return false;
         return true;
     }
     /// All actions, device after device.
+    ///@{
     constexpr Action const* actions() const { return actions_.data(); }
+    constexpr Action const* begin() const { return actions_.data(); }
+    constexpr Action const* end() const { return actions_.data() + size_; }
+    ///@}
     /// The actions of a device, in order.
     constexpr std::span<Action const> program(std::size_t device) const {
         return {actions_.data() + begin(device), size(device)};

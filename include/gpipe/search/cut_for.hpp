@@ -42,8 +42,7 @@ namespace detail {
 GPIPE_INLINE constexpr Array<std::size_t> work_by_cell(Programs const& programs, bool full) {
     Array<std::size_t> work(programs.cells());
     Array<bool> begun(programs.cells(), !full);
-    for (std::size_t i = 0; i < programs.size(); ++i) {
-        Action const& a = programs[i];
+    for (Action const& a : programs) {
         if (a.kind != Kind::forward) begun[a.cell] = true;
         if (begun[a.cell]) work[a.cell] += static_cast<std::size_t>(unit_cost(a));
     }
@@ -77,8 +76,7 @@ constexpr Array<std::size_t> cut_for(Array<double> const& costs, Programs const&
     Array<std::size_t> best = cut_by_costs<Cut>(costs, cells);
     if constexpr (WeighsCells<Cut>) {
         Array<std::size_t> recomputes(cells);
-        for (std::size_t i = 0; i < programs.size(); ++i)
-            recomputes[programs[i].cell] += programs[i].kind == Kind::recompute;
+        for (Action const& a : programs) recomputes[a.cell] += a.kind == Kind::recompute;
         bool alike = true;
         for (std::size_t const count : recomputes) alike = alike && count == recomputes[0];
         double const largest = *std::max_element(costs.begin(), costs.end());

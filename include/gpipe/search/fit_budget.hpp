@@ -103,8 +103,8 @@ class BudgetSearch {
     // When weight halves may come: at once, by the reversal's rule, later, with their layers again.
     // Most bytes are saved by the first, so this is what choices are made for.
     constexpr std::size_t halvings() const {
-        for (std::size_t i = 0; i < problem_.in_halves.size(); ++i)
-            if (problem_.in_halves[i].kind == Kind::weight_gradient) return 4;
+        for (Action const& a : problem_.in_halves)
+            if (a.kind == Kind::weight_gradient) return 4;
         return 1;
     }
     // Each without and with what cells keep in the host's memory.
