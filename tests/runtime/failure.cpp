@@ -7,7 +7,10 @@
 #include <atomic>
 #include <chrono>
 #include <doctest/doctest.h>
+#include <limits>
+#include <new>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -372,3 +375,58 @@ TEST_CASE(
     CHECK_NOTHROW(build());
     CHECK(toy::live_allocations == before);
 }
+
+#ifdef GPIPE_COUNTS_ALLOCATIONS
+namespace {
+
+struct Steep { // y = w x, whose gradient may be infinite
+    using Input = gpipe::Tensor<float>;
+    using Output = Input;
+    using Parameters = Input;
+    bool is = false;
+
+    void initialize(auto& context) const { context.parameters()[0] = 1; }
+    void forward(auto& context, auto x, auto y) const {
+        for (std::size_t s = 0; s < x.samples(); ++s) y(s) = context.parameters()[0] * x(s);
+    }
+    void backward(auto& context, auto, auto dy, auto dx) const {
+        for (std::size_t s = 0; s < dy.samples(); ++s) dx(s) = dy(s);
+        context.gradients()[0] += is ? std::numeric_limits<float>::infinity() : 1;
+    }
+};
+struct One {
+    using Target = gpipe::Tensors<>;
+    gpipe::LossValue<> operator()(auto&, auto y, auto, auto dy) const {
+        for (std::size_t s = 0; s < y.samples(); ++s) dy(s) = 1;
+        return {1, 1};
+    }
+};
+
+} // namespace
+
+TEST_CASE("where there is no memory for what a step that failed is to say, that is said") {
+    using Steeper =
+        gpipe::Training<gpipe::Pipeline<Steep, Steep>, gpipe::Cells<2>, gpipe::MicroBatches<2>,
+                        gpipe::Loss<One>, gpipe::update::Immediate>;
+    float const x[] = {1, 2};
+    long failed = 0;
+    for (bool ends = false; !ends; ++failed) {
+        Steeper train{{}, {}, {}, {.samples = 2, .finite_gradients = true}};
+        train.step(x, {});
+        train.change_layer<1>([](auto& layer) { layer.is = true; });
+        int said = 0; // 1: that there is no memory, 2: that a gradient is not finite
+        toy::allocations_left = failed;
+        try {
+            train.step(x, {});
+        } catch (std::bad_alloc const&) {
+            said = 1;
+        } catch (std::domain_error const&) {
+            said = 2;
+        }
+        ends = toy::allocations_left.exchange(-1) >= 0;
+        CAPTURE(failed);
+        CHECK(said == (ends ? 2 : 1));
+    }
+    CHECK(failed > 1);
+}
+#endif

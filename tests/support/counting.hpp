@@ -19,8 +19,11 @@ namespace toy {
 inline std::atomic<std::size_t> allocations{0};
 inline std::atomic<std::size_t> allocated_bytes{0};
 inline std::atomic<long> live_allocations{0};
+/// There is no memory for the one behind so many more; negative: there is.
+inline std::atomic<long> allocations_left{-1};
 
 inline void* allocate(std::size_t bytes, std::size_t alignment) {
+    if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
     ++allocations;
     ++live_allocations;
     allocated_bytes += bytes;

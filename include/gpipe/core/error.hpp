@@ -4,6 +4,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <exception>
 #include <stdexcept>
 
 namespace gpipe::detail {
@@ -26,6 +27,16 @@ class RefusedElsewhere : public std::runtime_error {
   public:
     RefusedElsewhere() : std::runtime_error("gpipe: another replica refuses what all are told") {}
 };
+
+/// The exception that make() makes, for who tells it elsewhere and must not throw; or that there
+/// was no memory for it.
+template <class Make> std::exception_ptr made_error(Make make) noexcept {
+    try {
+        return std::make_exception_ptr(make());
+    } catch (...) {
+        return std::current_exception();
+    }
+}
 
 /// Throws Exception with a message in the form of printf, of up to 500 characters. One call and a
 /// constant per message: composing strings in place costs every translation unit compile time.

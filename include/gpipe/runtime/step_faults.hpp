@@ -32,21 +32,25 @@ namespace gpipe::detail {
 }
 [[gnu::cold]] GPIPE_INLINE std::exception_ptr not_finite_gradient(Tables const& tables,
                                                                   std::size_t i, double squares) {
-    UpdateRow const& row = tables.updates[i];
-    Message const message("gpipe: the gradient of parameter tensor %u of layer %u (%s) is not "
-                          "finite: the sum of its squares is %g",
-                          row.number, row.layer, std::string(tables.name_of(row.layer)).c_str(),
-                          std::fabs(squares));
-    return std::make_exception_ptr(std::domain_error(message.text));
+    return made_error([&] {
+        UpdateRow const& row = tables.updates[i];
+        Message const message("gpipe: the gradient of parameter tensor %u of layer %u (%s) is not "
+                              "finite: the sum of its squares is %g",
+                              row.number, row.layer, std::string(tables.name_of(row.layer)).c_str(),
+                              std::fabs(squares));
+        return std::domain_error(message.text);
+    });
 }
 // Of a step that has the number, and so the random numbers, of one further than it is, for the one
 // before has failed since.
 [[gnu::cold]] GPIPE_INLINE Failure begun_too_early() {
     Failure failure;
     failure.of = FailureOf::before;
-    failure.error = std::make_exception_ptr(std::runtime_error(
-        "gpipe: the step before this one failed, and this had begun as the one behind it: it has "
-        "changed nothing, and can be made again"));
+    failure.error = made_error([] {
+        return std::runtime_error("gpipe: the step before this one failed, and this had begun as "
+                                  "the one behind it: it has changed nothing, and can be made "
+                                  "again");
+    });
     return failure;
 }
 // Of what was updated in part, or may have been by a rank that is gone: then why that is.
