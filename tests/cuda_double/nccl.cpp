@@ -583,6 +583,36 @@ TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
     }
 }
 
+TEST_CASE("and so it is where outputs go to pageable memory, in a copy that waits for the stream") {
+    cuda_double::Session const doubles(session(2, 0));
+    toy::Data<Real> const data(8, 8);
+    std::vector<Real> outputs(8 * 3);
+    auto const alone = [&](auto& crew) {
+        crew.each([&](std::size_t r) {
+            if (r == 1) crew[r].predict(data.inputs, outputs);
+        });
+        REQUIRE(crew.errors[1]);
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[1]),
+                             doctest::Contains("for longer than the deadline"), std::runtime_error);
+    };
+    toy::Watch watch;
+    {
+        Crew crew(2, watch, options(2), 0.3);
+        crew.rethrow();
+        alone(crew);
+    }
+    for (std::size_t const graphs : {0, 1}) {
+        Inference::Options o;
+        o.samples = 8;
+        o.micro_batches = 2;
+        o.device.device.graphs = graphs;
+        CrewOf<Inference, &make_net> crew(2, watch, o, 0.3);
+        crew.rethrow();
+        alone(crew);
+    }
+    CHECK(cuda_double::complaints() == "");
+}
+
 namespace {
 
 // Writes nothing when it is told so.
@@ -832,7 +862,6 @@ TEST_CASE("ranks with a GPU each infer what the host predicts, several under way
                 o.micro_batches = m;
                 o.device.device.graphs = graphs;
                 CrewOf<Inference, &make_net> crew(cells, watch, o);
-                // Pinned: else the host would wait for a message in a copy.
                 gpipe::cuda::PinnedBuffer const pinned(cells * 43 * 3 * sizeof(Real));
                 auto const outputs = [&](std::size_t r, std::size_t at, std::size_t samples) {
                     return std::span(reinterpret_cast<Real*>(pinned.data()) + (r * 43 + at) * 3,

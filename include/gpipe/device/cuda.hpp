@@ -167,7 +167,7 @@ class Cuda : public OwnMemory {
                 graphs_.meet(key.part);
             }
         }
-        walk.deliver([this](auto... copy) { hub_.copy(copy...); });
+        walk.deliver([this](auto... copied) { cuda::copy(hub_, peers_, copied...); });
         done_[key.slot].record(hub_);
         return false;
     }

@@ -99,6 +99,10 @@ class WatchedStream : public StreamRef {
     }
     /// Whether what is put on it is noted for a graph, and does not run.
     bool is_captured() const { return capture_ && capture_->on(); }
+    /// See cuda::copy(). What is captured waits for nobody.
+    void copy(std::byte* to, std::byte const* from, std::size_t bytes) const {
+        cuda::copy(*this, is_captured() ? nullptr : peers_, to, from, bytes);
+    }
     /// Returns when everything on it has run, in the midst of a step, too. Throws Error.
     void finish() const { cuda::finish(*this, peers_); }
     /// Behind a layer's call. Throws Error if a kernel could not be launched, CannotCapture, and

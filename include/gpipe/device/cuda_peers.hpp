@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/clock.hpp>
+#include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 
 #include <algorithm>
@@ -90,5 +91,12 @@ inline void finish(Event const& event, Peers* peers) {
     check("cudaEventSynchronize", await(event, peers));
 }
 ///@}
+/// Copies behind what is on a stream. To pageable memory a copy waits for that itself, and could
+/// not give up: where there are others it is waited for before.
+inline void copy(StreamRef stream, Peers* peers, std::byte* to, std::byte const* from,
+                 std::size_t bytes) {
+    if (peers && pointer_kind(to).memory == Memory::pageable) finish(stream, peers);
+    stream.copy(to, from, bytes);
+}
 
 } // namespace gpipe::cuda
