@@ -4,6 +4,7 @@
 // this header and nothing else, so that the rows of both can be compared.
 
 #include <gpipe/balance/bottleneck.hpp>
+#include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/plan/evaluation.hpp>
 #include <gpipe/plan/links.hpp>
 #include <gpipe/plan/messages.hpp>

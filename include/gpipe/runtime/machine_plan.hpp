@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
