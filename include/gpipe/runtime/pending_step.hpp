@@ -92,9 +92,7 @@ template <std::size_t numbers> class PendingRun {
   public:
     /// The other then has no run to wait for.
     ///@{
-    PendingRun(PendingRun&& other) noexcept : outcome_(totals_.data()) {
-        *this = std::move(other);
-    }
+    PendingRun(PendingRun&& other) noexcept : outcome_(totals_.data()) { *this = std::move(other); }
     PendingRun& operator=(PendingRun&& other) noexcept {
         totals_ = other.totals_;
         outcome_.take_over(other.outcome_);
