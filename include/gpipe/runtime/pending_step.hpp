@@ -91,8 +91,8 @@ template <std::size_t metrics> StepResult<metrics> mean(double const* sums) {
 template <std::size_t numbers> class PendingRun {
   public:
     /// The other then has no run to wait for.
-    ///@{
     PendingRun(PendingRun&& other) noexcept : outcome_(totals_.data()) { *this = std::move(other); }
+    /// The other then has no run to wait for.
     PendingRun& operator=(PendingRun&& other) noexcept {
         totals_ = other.totals_;
         outcome_.take_over(other.outcome_);
@@ -100,7 +100,6 @@ template <std::size_t numbers> class PendingRun {
         finish_ = other.finish_;
         return *this;
     }
-    ///@}
 
     /// Whether nobody would have to wait. A run also gets done when later ones need its place.
     bool ready() const { return !outcome_.waits(); }
