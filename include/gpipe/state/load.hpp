@@ -121,7 +121,8 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
 /// file says is checked, but not whether its numbers were changed since: keep states as safe as
 /// programs. A layer's members and the optimizer's are not part of a state. With several ranks all
 /// call it, with the same path and options; each reads what it has, whoever saved that, on how many
-/// ranks and replicas, and if one cannot, nothing has changed on any.
+/// ranks and replicas, and if one cannot, nothing has changed on any. An error of a device, once
+/// all is read, leaves some tensors loaded and others not: load again.
 template <class Net, class... Policies>
 SavedState load(Training<Net, Policies...>& train, std::string const& path,
                 LoadOptions const& options = {}) {
