@@ -394,11 +394,13 @@ struct Steep { // y = w x, whose gradient may be infinite
         context.gradients()[0] += is ? std::numeric_limits<float>::infinity() : 1;
     }
 };
-struct One {
+struct One { // or no number
     using Target = gpipe::Tensors<>;
+    bool is_none = false;
+
     gpipe::LossValue<> operator()(auto&, auto y, auto, auto dy) const {
         for (std::size_t s = 0; s < y.samples(); ++s) dy(s) = 1;
-        return {1, 1};
+        return {is_none ? std::numeric_limits<double>::quiet_NaN() : 1, 1};
     }
 };
 
@@ -409,24 +411,29 @@ TEST_CASE("where there is no memory for what a step that failed is to say, that 
         gpipe::Training<gpipe::Pipeline<Steep, Steep>, gpipe::Cells<2>, gpipe::MicroBatches<2>,
                         gpipe::Loss<One>, gpipe::update::Immediate>;
     float const x[] = {1, 2};
-    long failed = 0;
-    for (bool ends = false; !ends; ++failed) {
-        Steeper train{{}, {}, {}, {.samples = 2, .finite_gradients = true}};
-        train.step(x, {});
-        train.change_layer<1>([](auto& layer) { layer.is = true; });
-        int said = 0; // 1: that there is no memory, 2: that a gradient is not finite
-        toy::allocations_left = failed;
-        try {
+    for (bool const of_loss : {false, true}) {
+        long failed = 0;
+        for (bool ends = false; !ends; ++failed) {
+            Steeper train{{}, {}, {}, {.samples = 2, .finite_gradients = true}};
             train.step(x, {});
-        } catch (std::bad_alloc const&) {
-            said = 1;
-        } catch (std::domain_error const&) {
-            said = 2;
+            train.change_layer<1>([&](auto& layer) { layer.is = !of_loss; });
+            train.change_loss([&](auto& loss) { loss.is_none = of_loss; });
+            int said = 0; // 1: that there is no memory, 2: what is not finite
+            toy::allocations_left = failed;
+            try {
+                train.step(x, {});
+            } catch (std::bad_alloc const&) {
+                said = 1;
+            } catch (std::domain_error const&) {
+                said = 2;
+            }
+            ends = toy::allocations_left.exchange(-1) >= 0;
+            CAPTURE(of_loss);
+            CAPTURE(failed);
+            CHECK(said == (ends ? 2 : 1));
+            CHECK(train.failure());
         }
-        ends = toy::allocations_left.exchange(-1) >= 0;
-        CAPTURE(failed);
-        CHECK(said == (ends ? 2 : 1));
+        CHECK(failed > 1);
     }
-    CHECK(failed > 1);
 }
 #endif

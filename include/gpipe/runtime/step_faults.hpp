@@ -57,9 +57,12 @@ namespace gpipe::detail {
 template <class Device> std::exception_ptr of_no_use([[maybe_unused]] Device const& device) {
     if constexpr (joins_ranks<Device>)
         if (std::exception_ptr const lost = device.transport().error()) return lost;
-    return std::make_exception_ptr(std::runtime_error(
-        "gpipe: an exception, a gradient that is not finite, or an error of the device has "
-        "interrupted an update: some parameters are new, some old, and this object is of no use"));
+    return made_error([] {
+        return std::runtime_error(
+            "gpipe: an exception, a gradient that is not finite, or an error of the device has "
+            "interrupted an update: some parameters are new, some old, and this object is of no "
+            "use");
+    });
 }
 // What the commit has found not to be finite.
 [[gnu::cold]] GPIPE_INLINE Failure not_finite(Tables const& tables, StepState const& state) {
@@ -84,7 +87,7 @@ template <class Device> std::exception_ptr of_no_use([[maybe_unused]] Device con
             tables.cells.size() - 1,
             m,
             Kind::backward,
-            std::make_exception_ptr(std::domain_error(message.text)),
+            made_error([&] { return std::domain_error(message.text); }),
             state.fault == StepFault::norm ? FailureOf::norm : FailureOf::loss};
 }
 
