@@ -260,6 +260,8 @@ TEST_CASE("a capture that another thread spoils, at whatever point, is given up:
             }
             CHECK(parameters(train) == expected.values);
             CHECK(train.kept_runs() == (done ? 2 : 4)); // of each size one for each slot
+            train.change_layer<0>([](auto&) {});        // with another layer a step is another
+            CHECK(train.kept_runs() == 0);
             spoilt += done;
             if (!done) n = SIZE_MAX - 1;
         }
