@@ -33,8 +33,9 @@
 // expect GPIPE_BUFFERS_AN_ARRAY: gpipe: what layer Index \(L\) calls Parameters, Buffers, Statistics, Saved, Deferred, Scratch
 // expect GPIPE_INTEGER_PARAMETERS: gpipe: the Parameters of layer Index \(L\) must be tensors of elements that carry a gradient
 // expect GPIPE_INTEGER_PARAMETERS: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
-// expect GPIPE_DECAY_SHORT: gpipe: decay\[\] of layer Index \(L\) has fewer entries than the layer has parameter tensors
-// expect GPIPE_DECAY_SHORT_IN_TEMPLATE: gpipe: decay\[\] of layer Index \(L\) has fewer entries than the layer has parameter tensors
+// expect GPIPE_DECAY_SHORT: gpipe: decay\[\] of layer Index \(L\) must have one entry for each of the layer's parameter tensors
+// expect GPIPE_DECAY_SHORT_IN_TEMPLATE: gpipe: decay\[\] of layer Index \(L\) must have one entry for each of the layer's parameter tensors
+// expect GPIPE_DECAY_LONG: gpipe: decay\[\] of layer Index \(L\) must have one entry for each of the layer's parameter tensors
 // expect GPIPE_A10_NO_CLASS: gpipe: layer Index \(L\) is no copyable class, as a layer must be
 // expect GPIPE_NOT_COPYABLE: gpipe: layer Index \(L\) is no copyable class, as a layer must be
 // expect GPIPE_ONE_HALF: gpipe: the backward of layer Index \(L\) has two halves: void input_gradient\(auto& context
@@ -338,6 +339,10 @@ struct Mistake : Whole {
 #elif defined(GPIPE_DECAY_SHORT_IN_TEMPLATE)
 template <int> struct Template : Whole { static constexpr float decay[] = {1}; };
 struct Mistake : Template<1> {};
+#elif defined(GPIPE_DECAY_LONG)
+struct Mistake : Whole {
+    static constexpr float decay[] = {1, 0, 1};
+};
 #elif defined(GPIPE_NO_TENSORS)
 struct Mistake : Four {
     using Parameters = Four; // some class

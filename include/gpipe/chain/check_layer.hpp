@@ -129,9 +129,9 @@ template <std::size_t Index, class L> struct CheckLayer {
         static_assert(fault != LayerFault::parameters_without_gradient,
                       "gpipe: the Parameters of layer Index (L) must be tensors of elements that "
                       "carry a gradient");
-        static_assert(fault != LayerFault::decay_short,
-                      "gpipe: decay[] of layer Index (L) has fewer entries than the layer has "
-                      "parameter tensors: one each");
+        static_assert(fault != LayerFault::decay_entries,
+                      "gpipe: decay[] of layer Index (L) must have one entry for each of the "
+                      "layer's parameter tensors, and no more");
         static_assert(fault != LayerFault::skips,
                       "gpipe: what layer Index (L) stashes or pops must be a gpipe::Skip<Tag, "
                       "gpipe::Tensor<...>>, or gpipe::Skips<...> of several");

@@ -43,7 +43,7 @@ enum class LayerFault {
     exchange,
     exchange_gradient,
     parameters_without_gradient,
-    decay_short,
+    decay_entries,
     skips,
     ties,
     frozen,
@@ -155,7 +155,7 @@ template <class L> consteval LayerFault layer_fault() {
     else if constexpr (!parameters_learn<L>())
         return LayerFault::parameters_without_gradient;
     else if constexpr (!decay_fits<L>())
-        return LayerFault::decay_short;
+        return LayerFault::decay_entries;
     else if constexpr (!skips_of<L>::fit)
         return LayerFault::skips;
     else if constexpr (!ties_fit<L>())

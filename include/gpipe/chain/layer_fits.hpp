@@ -204,7 +204,8 @@ template <class L> consteval bool decay_fits() {
     constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
     if constexpr (LayerTraits<L>::has_decay && count > 0) {
         [[maybe_unused]] constexpr auto& named = L::decay; // else nvcc may find no values
-        return requires { typename std::bool_constant<(LayerTraits<L>::decay(count - 1), true)>; };
+        return requires { typename std::bool_constant<(LayerTraits<L>::decay(count - 1), true)>; }
+        &&!requires { typename std::bool_constant<(LayerTraits<L>::decay(count), true)>; };
     } else
         return true;
 }
