@@ -12,33 +12,15 @@ namespace gpipe {
 
 namespace detail {
 
-// The streams that copy for a device: a direction that has nothing to do does not hold up the
-// other.
-enum class Copies : std::uint8_t {
-    outputs_out,
-    gradients_out,
-    outputs_in,
-    gradients_in,
-    offloads,
-    fetches
-};
+// A device has a stream for each kind of copy: a direction that has nothing to do does not hold up
+// the other.
 inline constexpr std::size_t copy_kinds = 6;
-
-// Which of them a copy is for.
+// Which of them all a copy is for: of a device first those that send.
 GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& programs) {
-    auto const which =
-        static_cast<std::size_t>(a.kind == Kind::send_output        ? Copies::outputs_out
-                                 : a.kind == Kind::send_gradient    ? Copies::gradients_out
-                                 : a.kind == Kind::receive_input    ? Copies::outputs_in
-                                 : a.kind == Kind::receive_gradient ? Copies::gradients_in
-                                 : a.kind == Kind::offload          ? Copies::offloads
-                                                                    : Copies::fetches);
-    return programs.device_of(a.cell) * copy_kinds + which;
+    constexpr std::size_t place[copy_kinds] = {0, 2, 1, 3, 4, 5};
+    return programs.device_of(a.cell) * copy_kinds +
+           place[static_cast<std::size_t>(a.kind) - static_cast<std::size_t>(Kind::send_output)];
 }
-
-} // namespace detail
-
-namespace detail {
 
 // See lower(); without needs. `chosen`: of these offloads.
 [[gnu::cold]] GPIPE_INLINE constexpr Lowered put_copies_in(Programs const& programs, Edges edges,
@@ -79,9 +61,9 @@ namespace detail {
     }
 
     // What copies there can be says which streams there are: the same in training and without.
-    Array<bool> used(devices * detail::copy_kinds);
+    Array<bool> used(devices * copy_kinds);
     auto const use = [&](Kind kind, std::size_t cell) {
-        used[detail::copy_stream({kind, static_cast<std::uint32_t>(cell), 0}, programs)] = true;
+        used[copy_stream({kind, static_cast<std::uint32_t>(cell), 0}, programs)] = true;
     };
     for (Edge const& edge : result.edges) {
         if (edge.link == Link::shared) continue;
@@ -108,9 +90,9 @@ namespace detail {
     for (std::size_t s = 0; s < used.size(); ++s) {
         if (!used[s]) continue;
         for (std::size_t t = 0; t < count; ++t)
-            if (detail::copy_stream(copies[t], programs) == s) result.programs.add(copies[t]);
+            if (copy_stream(copies[t], programs) == s) result.programs.add(copies[t]);
         result.programs.next_device();
-        result.device[stream++] = s / detail::copy_kinds;
+        result.device[stream++] = s / copy_kinds;
     }
     return result;
 }
