@@ -190,7 +190,11 @@ TEST_CASE("what leaves is away for two actions at least, and back when the rever
             for (std::size_t m = 0; m < programs.micro_batches(); ++m) {
                 bool const leaves = helps && triggers[m] != gpipe::no_action;
                 CHECK(offloads.moved(c, m) == leaves);
-                if (leaves) CHECK(offloads.trigger(c, m) == triggers[m]);
+                if (leaves) {
+                    std::size_t const behind = offloads.behind(triggers[m]);
+                    REQUIRE(behind < programs.size());
+                    CHECK((programs[behind].cell == c && programs[behind].micro_batch == m));
+                }
                 moved += leaves;
             }
         }

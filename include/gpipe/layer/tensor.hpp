@@ -106,7 +106,6 @@ template <class... Ts> struct TensorGroup<Tensors<Ts...>> {
         (CarriesGradient<typename Ts::Element>::value ? Ts::bytes : 0)...};
     static constexpr std::array<ElementInfo, count> elements_of{detail::element_info_of<Ts>()...};
     static constexpr std::size_t elements = (std::size_t{0} + ... + Ts::size);
-    static constexpr std::size_t total_bytes = (std::size_t{0} + ... + Ts::bytes);
     static constexpr bool carries_gradient =
         (false || ... || CarriesGradient<typename Ts::Element>::value);
 

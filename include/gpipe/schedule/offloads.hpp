@@ -20,17 +20,12 @@ class Offloads {
     constexpr Offloads() = default;
     /// None leaves yet.
     constexpr explicit Offloads(Programs const& programs)
-        : micro_batches_(programs.micro_batches()),
-          reversal_(programs.cells() * micro_batches_, none),
-          trigger_(programs.cells() * micro_batches_, none), behind_(programs.size(), none) {}
+        : micro_batches_(programs.micro_batches()), moved_(programs.cells() * micro_batches_),
+          behind_(programs.size(), none) {}
 
     /// Whether what this micro-batch keeps in the cell leaves the device.
     constexpr bool moved(std::size_t cell, std::size_t micro_batch) const {
-        return !trigger_.empty() && trigger_[cell * micro_batches_ + micro_batch] != none;
-    }
-    /// The action behind which the fetch of a micro-batch that is moved may begin.
-    constexpr std::size_t trigger(std::size_t cell, std::size_t micro_batch) const {
-        return trigger_[cell * micro_batches_ + micro_batch];
+        return !moved_.empty() && moved_[cell * micro_batches_ + micro_batch];
     }
     /// The first action of the reversal whose fetch may begin behind action i; `none` if there is
     /// no such.
@@ -43,8 +38,7 @@ class Offloads {
   private:
     friend class OffloadChooser;
     std::size_t micro_batches_ = 0;
-    Array<std::size_t> reversal_; // by cell and micro-batch
-    Array<std::size_t> trigger_;
+    Array<bool> moved_;         // by cell and micro-batch
     Array<std::size_t> behind_; // by action
 };
 
@@ -53,14 +47,17 @@ class OffloadChooser {
   public:
     /// `cells`: whether there is anything to offload, by cell.
     constexpr OffloadChooser(Programs const& programs, Array<bool> const& cells)
-        : programs_(programs), offloads_(programs), forward_(offloads_.reversal_.size()),
-          end_(offloads_.reversal_.size()) {
+        : programs_(programs), offloads_(programs), forward_(offloads_.moved_.size()),
+          end_(forward_.size()), reversal_(forward_.size()),
+          trigger_(forward_.size(), Offloads::none) {
         for (std::size_t d = 0; d < programs.devices(); ++d) choose(cells, d);
         for (std::size_t c = 0; c < cells.size(); ++c)
             if (cells[c] && most_at_once(c, true) >= most_at_once(c, false)) keep(c);
-        for (std::size_t pair = 0; pair < forward_.size(); ++pair)
-            if (offloads_.trigger_[pair] != Offloads::none)
-                offloads_.behind_[offloads_.trigger_[pair]] = offloads_.reversal_[pair];
+        for (std::size_t pair = 0; pair < forward_.size(); ++pair) {
+            if (trigger_[pair] == Offloads::none) continue;
+            offloads_.moved_[pair] = true;
+            offloads_.behind_[trigger_[pair]] = reversal_[pair];
+        }
     }
     /// Those that were chosen.
     constexpr Offloads const& offloads() const { return offloads_; }
@@ -79,15 +76,15 @@ class OffloadChooser {
             // A recompute stands right in front of its backward.
             bool const begun = i > programs_.begin(d) && programs_[i - 1].kind == Kind::recompute;
             if (a.kind != Kind::recompute && (begun || !gives_gradient(a.kind))) continue;
-            offloads_.reversal_[pair] = i;
+            reversal_[pair] = i;
             if (cells[a.cell] && before != Offloads::none && before >= forward_[pair] + 3)
-                offloads_.trigger_[pair] = before - 1;
+                trigger_[pair] = before - 1;
             before = i;
         }
     }
     constexpr void keep(std::size_t c) {
         for (std::size_t m = 0; m < programs_.micro_batches(); ++m)
-            offloads_.trigger_[c * programs_.micro_batches() + m] = Offloads::none;
+            trigger_[c * programs_.micro_batches() + m] = Offloads::none;
     }
     // How many micro-batches are in the device's memory: from the forward until the action behind
     // it has hidden the copy, and from the trigger to the end of the backward.
@@ -100,9 +97,9 @@ class OffloadChooser {
             std::size_t const pair = c * programs_.micro_batches() + m;
             ++more[forward_[pair] - begin];
             ++fewer[end_[pair] - begin + 1];
-            if (!offloads || offloads_.trigger_[pair] == Offloads::none) continue;
+            if (!offloads || trigger_[pair] == Offloads::none) continue;
             ++fewer[forward_[pair] - begin + 2];
-            ++more[offloads_.trigger_[pair] - begin + 1];
+            ++more[trigger_[pair] - begin + 1];
         }
         std::size_t now = 0;
         std::size_t most = 0;
@@ -116,8 +113,10 @@ class OffloadChooser {
 
     Programs const& programs_;
     Offloads offloads_;
-    Array<std::size_t> forward_; // by cell and micro-batch
+    Array<std::size_t> forward_; // by cell and micro-batch, as are these
     Array<std::size_t> end_;
+    Array<std::size_t> reversal_; // its first action
+    Array<std::size_t> trigger_;  // the action behind which the fetch may begin
 };
 
 /// Chooses them for those cells c that have something to offload: `cells[c]`; empty: none. The

@@ -127,12 +127,6 @@ class Programs {
     constexpr std::size_t begin(std::size_t device) const { return begin_[device]; }
     /// One past the last action of a device, among all.
     constexpr std::size_t end(std::size_t device) const { return begin_[device + 1]; }
-    /// The device whose program holds action `index`.
-    constexpr std::size_t device_at(std::size_t index) const {
-        std::size_t device = 0;
-        while (index >= begin_[device + 1]) ++device;
-        return device;
-    }
     /// Any action by its index among all.
     constexpr Action const& operator[](std::size_t index) const { return actions_[index]; }
     /// The action at this place among all.

@@ -157,17 +157,6 @@ GPIPE_INLINE constexpr Ratio bubble(Programs const& programs) {
     return bubble(simulate<std::int64_t>(programs, unit_cost), programs.devices());
 }
 
-/// How long a device is idle between the start of its first action and the end of its last: what
-/// would be left of its bubble if mini-batches followed each other without a barrier.
-template <class Time>
-constexpr Time span_idle(Programs const& programs, SimulatedTimes<Time> const& times,
-                         std::size_t device) {
-    Time idle{};
-    for (std::size_t i = programs.begin(device) + 1; i < programs.end(device); ++i)
-        idle += times.start[i] - times.end[i - 1];
-    return idle;
-}
-
 /// The largest number of (cell, micro-batch) pairs that are between the begin of their forward and
 /// the end of their backward (of the weight gradient, where that is apart) on a device.
 GPIPE_INLINE constexpr std::size_t peak_micro_batches(Programs const& programs,
