@@ -81,6 +81,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/registry.hpp
+    include/gpipe/core/split.hpp
     include/gpipe/core/takes_copy.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
@@ -242,7 +243,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/made_together.hpp
     include/gpipe/runtime/mailboxes.hpp
     include/gpipe/runtime/make_tables.hpp
-    include/gpipe/runtime/micro_batches.hpp
     include/gpipe/runtime/mini_batch.hpp
     include/gpipe/runtime/model.hpp
     include/gpipe/runtime/model_of.hpp

@@ -2,11 +2,11 @@
 
 #include "quiet.hpp"
 
+#include <gpipe/core/split.hpp>
 #include <gpipe/layer/loss.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
 #include <gpipe/pipeline.hpp>
 #include <gpipe/runtime/loss_thunk.hpp>
-#include <gpipe/runtime/micro_batches.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <gpipe/core/split.hpp>
 #include <gpipe/memory/cell_use.hpp>
-#include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
 #include <algorithm>

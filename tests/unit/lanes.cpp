@@ -2,8 +2,8 @@
 // mini-batch is split.
 #include <support/links.hpp>
 
+#include <gpipe/core/split.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
-#include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/placement.hpp>
 
 #include <doctest/doctest.h>

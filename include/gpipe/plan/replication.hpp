@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/bytes.hpp>
+#include <gpipe/core/split.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,9 +26,7 @@ struct Replication {
     /// replica begins; of R: the end. Parts are whole slots, so that of a tensor they are whole
     /// elements, and differ by one at the most.
     constexpr std::size_t begin(std::size_t bytes, std::size_t replica) const {
-        std::size_t const slots = bytes / slot_alignment;
-        std::size_t const more = slots % count;
-        return (slots / count * replica + std::min(replica, more)) * slot_alignment;
+        return Split(bytes / slot_alignment, count)[replica].first * slot_alignment;
     }
     /// The bytes of the largest part.
     constexpr std::size_t most(std::size_t bytes) const { return begin(bytes, 1); }

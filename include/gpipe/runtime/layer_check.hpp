@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/finite.hpp>
+#include <gpipe/core/split.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/runtime/gradient_report.hpp>
 #include <gpipe/runtime/layer_slopes.hpp>
@@ -112,9 +113,8 @@ template <class Bench> class LayerCheck {
         InitialRandom random(options_.seed, static_cast<std::uint32_t>(layer_),
                              static_cast<std::uint32_t>(2 * place.tensor + place.input));
         for (std::size_t n = 0; n < count; ++n) {
-            std::size_t const begin = size / count * n + std::min(n, size % count);
-            std::size_t const width = size / count + (n < size % count);
-            entries.push_back(n == 0 ? 0 : n + 1 == count ? size - 1 : begin + random() % width);
+            auto const [first, width] = Split(size, count)[n];
+            entries.push_back(n == 0 ? 0 : n + 1 == count ? size - 1 : first + random() % width);
         }
         if (count < size) {
             std::vector<double> const& all = values(gradients_[0], place);

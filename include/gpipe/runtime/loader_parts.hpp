@@ -2,10 +2,10 @@
 
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/split.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/machine.hpp>
-#include <gpipe/runtime/micro_batches.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,13 +4,13 @@
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/split.hpp>
 #include <gpipe/device/device.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/plan/evaluation.hpp>
 #include <gpipe/plan/links.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/machine_work.hpp>
-#include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/model.hpp>
 #include <gpipe/runtime/placement.hpp>
 #include <gpipe/runtime/work.hpp>
@@ -144,8 +144,7 @@ template <DeviceRuntime Device> class MachinePlan : public MachineWork {
     }
     MemoryPlan planned(Device const& device) {
         std::size_t const micro_batches = programs.micro_batches();
-        std::size_t const capacity =
-            samples / micro_batches + (samples % micro_batches != 0); // rounded up
+        std::size_t const capacity = Split(samples, micro_batches)[0].count; // the most
         // Behind every tensor of samples, wherever a layer's functions look for the next. What runs
         // again is chosen without.
         PlanRequest const roomy = request(device, checked_sum(capacity, debug), debug);

@@ -5,10 +5,10 @@
 #include <gpipe/core/bytes.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/core/split.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/plan/ranks.hpp>
-#include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/model.hpp>
 
 #include <algorithm>

@@ -2,9 +2,9 @@
 
 #include <gpipe/call/call.hpp>
 #include <gpipe/core/clock.hpp>
+#include <gpipe/core/split.hpp>
 #include <gpipe/runtime/action_hook.hpp>
 #include <gpipe/runtime/failure.hpp>
-#include <gpipe/runtime/micro_batches.hpp>
 #include <gpipe/runtime/mini_batch.hpp>
 #include <gpipe/runtime/one_caller.hpp>
 

@@ -15,8 +15,9 @@ struct SampleRange {
     friend constexpr bool operator==(SampleRange const&, SampleRange const&) = default;
 };
 
-/// How a mini-batch of `samples` is split: sizes differ by at most one, the larger first; with
-/// fewer samples than micro-batches the last ones are empty (promise P5).
+/// How a mini-batch of `samples` is split, or whatever else is dealt out: sizes differ by at most
+/// one, the larger first; with fewer samples than micro-batches the last ones are empty (promise
+/// P5).
 class Split {
   public:
     /// `micro_batches` is not 0.
