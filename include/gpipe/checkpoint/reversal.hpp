@@ -210,4 +210,14 @@ GPIPE_INLINE constexpr Reversal equal_segments(std::size_t layers, std::size_t n
     return segments(layers, starts);
 }
 
+/// By cell how it is reversed, where cells begin with the layers `first`: those of which nothing is
+/// said, by no reversals at all or by one of no layers, as a whole, by the recompute if one comes.
+GPIPE_INLINE constexpr Array<Reversal> each_reversal(Array<Reversal> reversals,
+                                                     std::size_t const* first, std::size_t cells) {
+    if (reversals.empty()) reversals = Array<Reversal>(cells);
+    for (std::size_t c = 0; c < cells; ++c)
+        if (reversals[c].layers() == 0) reversals[c] = equal_segments(first[c + 1] - first[c], 1);
+    return reversals;
+}
+
 } // namespace gpipe

@@ -56,7 +56,7 @@ constexpr void add_forwards(Array<ReversalStep> const& steps, std::size_t begin,
 // `learner`: of the chain, see lowest_learner(). What nobody would read is left out: see
 // cell_calls().
 GPIPE_INLINE constexpr RunsAgain runs_again(CutChain const& chain, std::size_t learner,
-                                            std::size_t cell, Reversal const* reversal) {
+                                            std::size_t cell, Reversal const& reversal) {
     std::size_t const first = chain.first[cell];
     std::size_t const count = chain.first[cell + 1] - first;
     LayerInfo const* const layers = chain.layers + first;
@@ -69,22 +69,17 @@ GPIPE_INLINE constexpr RunsAgain runs_again(CutChain const& chain, std::size_t l
     };
     RunsAgain result{Array<std::size_t>(count), Array<std::size_t>(count),
                      Array<std::size_t>(count)};
+    auto const& steps = reversal.steps;
     std::size_t begin = 0; // of the backwards
-    if (reversal) {
-        auto const& steps = reversal->steps;
-        for (; begin < steps.size() && !steps[begin].backward; ++begin)
-            ++result.recompute[steps[begin].layer];
-        std::size_t end = begin;
-        while (end < steps.size() && !(steps[end].backward && steps[end].layer <= learner)) ++end;
-        add_forwards(steps, begin, end, reads, result.backward);
-        result.halves = weight_halves(*reversal, chain.layers, lowest, first);
-        Array<ReversalStep> const weights = weight_steps(*reversal, result.halves);
-        add_forwards(weights, 0, weights.size(), reads, result.weight_gradient);
-    } else {
-        for (std::size_t& runs : result.recompute) runs = 1;
-        result.halves = weight_halves(equal_segments(count, 1), chain.layers, lowest, first);
-    }
-    if (last_cell || (reversal && begin == 0)) return result;
+    for (; begin < steps.size() && !steps[begin].backward; ++begin)
+        ++result.recompute[steps[begin].layer];
+    std::size_t end = begin;
+    while (end < steps.size() && !(steps[end].backward && steps[end].layer <= learner)) ++end;
+    add_forwards(steps, begin, end, reads, result.backward);
+    result.halves = weight_halves(reversal, chain.layers, lowest, first);
+    Array<ReversalStep> const weights = weight_steps(reversal, result.halves);
+    add_forwards(weights, 0, weights.size(), reads, result.weight_gradient);
+    if (last_cell || begin == 0) return result;
     if (learner == count)
         for (std::size_t& runs : result.recompute) runs = 0;
     else if (layers[count - 1].saved.count == 0)
@@ -98,21 +93,16 @@ GPIPE_INLINE constexpr std::size_t cell_count(CutChain const& chain) {
     return cells;
 }
 
-GPIPE_INLINE constexpr Reversal const* reversal_of(Array<Reversal> const& reversals,
-                                                   std::size_t cell) {
-    return reversals.empty() || reversals[cell].layers() == 0 ? nullptr : &reversals[cell];
-}
-
 } // namespace detail
 
-/// The cost function of a chain whose cells are reversed so (`reversals`: by cell; none, or one of
-/// no layers: a recompute runs the cell's forward): a recompute takes what it has in front of its
-/// first backward, a backward its backwards and the forwards between them, its second half what
-/// waits for that. Without those forwards that nobody would read the result of: a recompute's last
-/// layer, unless it saves something, and a forward right before its backward, if that reads nothing
-/// of it. (A last layer that has to write again what was sent to another device counts as left
-/// out.) Nothing is sent: output_bytes and gradient_bytes are the caller's to add. Throws
-/// std::invalid_argument unless `times` are of the chain's layers, finite and not negative.
+/// The cost function of a chain whose cells are reversed so, see each_reversal(): a recompute takes
+/// what it has in front of its first backward, a backward its backwards and the forwards between
+/// them, its second half what waits for that. Without those forwards that nobody would read the
+/// result of: a recompute's last layer, unless it saves something, and a forward right before its
+/// backward, if that reads nothing of it. (A last layer that has to write again what was sent to
+/// another device counts as left out.) Nothing is sent: output_bytes and gradient_bytes are the
+/// caller's to add. Throws std::invalid_argument unless `times` are of the chain's layers, finite
+/// and not negative.
 GPIPE_INLINE constexpr ChainCosts<double>
 reversed_costs(LayerTimes const& times, CutChain const& chain, Array<Reversal> const& reversals) {
     if (times.forward.size() != chain.size || times.backward.size() != chain.size ||
@@ -125,10 +115,10 @@ reversed_costs(LayerTimes const& times, CutChain const& chain, Array<Reversal> c
         throw std::invalid_argument("gpipe: what a loss takes is finite and not negative");
     std::size_t const learner = lowest_learner(chain.layers, chain.size);
     ChainCosts<double> costs{Array<CellCosts<double>>(detail::cell_count(chain))};
+    Array<Reversal> const each = each_reversal(reversals, chain.first, costs.cells.size());
     for (std::size_t c = 0; c < costs.cells.size(); ++c) {
         CellCosts<double>& cell = costs.cells[c];
-        detail::RunsAgain const again =
-            detail::runs_again(chain, learner, c, detail::reversal_of(reversals, c));
+        detail::RunsAgain const again = detail::runs_again(chain, learner, c, each[c]);
         std::size_t const first = chain.first[c];
         double backward = chain.first[c + 1] == chain.size ? times.loss : 0;
         double apart = 0, weights = 0; // second halves, and what runs again for them
@@ -169,9 +159,9 @@ extra_forwards(Programs const& programs, CutChain const& chain, Array<Reversal> 
     }
     std::size_t const learner = lowest_learner(chain.layers, chain.size);
     Array<std::size_t> result(chain.size);
+    Array<Reversal> const each = each_reversal(reversals, chain.first, programs.cells());
     for (std::size_t c = 0; c < programs.cells(); ++c) {
-        detail::RunsAgain const again =
-            detail::runs_again(chain, learner, c, detail::reversal_of(reversals, c));
+        detail::RunsAgain const again = detail::runs_again(chain, learner, c, each[c]);
         for (std::size_t i = 0; i < again.recompute.size(); ++i)
             result[chain.first[c] + i] = recomputes[c] * again.recompute[i] +
                                          backwards[c] * again.backward[i] +

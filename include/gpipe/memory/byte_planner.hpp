@@ -27,7 +27,7 @@ inline constexpr std::uint16_t most_skips = 0x3FFC;
 // large it is, in this order.
 class BytePlanner {
   public:
-    // Into `plan`, in which there is nothing yet.
+    // Into `plan`, in which there is nothing yet. `reversals`: of each cell.
     constexpr BytePlanner(MemoryPlan& plan, PlanRequest const& request, Programs const& programs,
                           Array<Reversal> const& reversals, ChooseOffloads choose,
                           Array<bool> const& stays)
@@ -72,12 +72,9 @@ class BytePlanner {
         }
     }
     constexpr void find_halves(std::size_t c) {
-        Reversal whole;
-        bool const is_reversed = !reversals_.empty() && reversals_[c].layers() > 0;
-        if (!is_reversed) whole = equal_segments(plan_.first[c + 1] - plan_.first[c], 1);
-        Reversal const& reversal = is_reversed ? reversals_[c] : whole;
-        halves_[c] = weight_halves(reversal, chain_.layers, chain_.lowest_learner, plan_.first[c]);
-        weight_steps_[c] = weight_steps(reversal, halves_[c]);
+        halves_[c] =
+            weight_halves(reversals_[c], chain_.layers, chain_.lowest_learner, plan_.first[c]);
+        weight_steps_[c] = weight_steps(reversals_[c], halves_[c]);
     }
     // First those between neighbours, then a skip each, if it leaves its cell.
     constexpr void find_edges(Array<Link> const& links) {
@@ -108,7 +105,7 @@ class BytePlanner {
             std::size_t const c = edge.to;
             edge.gradient = chain_.lowest_learner < plan_.first[c];
             if (!links.empty()) edge.link = links[c];
-            bool const again = !reversals_.empty() && first_layer_again(reversals_[c]).in_backward;
+            bool const again = first_layer_again(reversals_[c]).in_backward;
             edge.taker_reverses =
                 learns(c) &&
                 (again || (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input));
@@ -127,7 +124,7 @@ class BytePlanner {
                   chain_.wants_gradient(skip), link};
         bool const learns = chain_.lowest_learner <= skip.to;
         // Piece by piece, who pops may run again in the backward.
-        bool const in_pieces = !reversals_.empty() && !is_whole(reversals_[edge.to]);
+        bool const in_pieces = !is_whole(reversals_[edge.to]);
         edge.taker_reverses = in_pieces ? this->learns(edge.to)
                                         : learns && chain_.layers[skip.to].skips.backward_reads;
         edge.taker_weighs =
@@ -157,14 +154,14 @@ class BytePlanner {
     constexpr void find_values() {
         Array<bool> offloads(cells_);
         bool inputs = false;
-        for (std::size_t c = 0; c < reversals_.size(); ++c) {
+        for (std::size_t c = 0; c < cells_; ++c) {
             if (!reversals_[c].offload || (!stays_.empty() && stays_[c])) continue;
             plan_.cells[c].input_moves = moves_input(c);
             inputs = inputs || plan_.cells[c].input_moves;
             offloads[c] = plan_.cells[c].input_moves || moves_retained(c);
         }
         Offloads chosen;
-        if (!reversals_.empty()) chosen = choose_(programs_, offloads);
+        if (choose_) chosen = choose_(programs_, offloads);
         plan_.lowered =
             put_copies_in(programs_, static_cast<Edges&&>(plan_.lowered.edges),
                           linear_order(programs_), offloads, static_cast<Offloads&&>(chosen));

@@ -58,20 +58,16 @@ struct PlacedParts {
 struct CellMaker {
     ChainShape const& chain;          ///< cut into cells
     Array<std::size_t> const& first;  ///< layer that each begins with, and L
-    Array<Reversal> const& reversals; ///< by cell; of no layer: nothing but the cell as a whole
+    Array<Reversal> const& reversals; ///< by cell
     Array<CellUse> uses;              ///< by cell
     Array<bool> retains;              ///< by cell: see CellWay::retained
 
     /// Of a cell, with up to so many slices of an action.
     constexpr CellWay operator()(std::size_t cell, std::size_t way, std::size_t slices) const {
-        std::size_t const begin = first[cell], end = first[cell + 1];
         bool const keeps = retains[cell] && way != way_evaluates;
-        if (!reversals.empty() && reversals[cell].layers() > 0)
-            return cell_way(cell_calls(chain, begin, end, uses[cell], reversals[cell], way), slices,
-                            keeps);
         return cell_way(
-            cell_calls(chain, begin, end, uses[cell], equal_segments(end - begin, 1), way), slices,
-            keeps);
+            cell_calls(chain, first[cell], first[cell + 1], uses[cell], reversals[cell], way),
+            slices, keeps);
     }
 };
 

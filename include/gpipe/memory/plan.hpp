@@ -40,29 +40,30 @@ plan_with(PlanRequest const& request, Programs const& programs, Array<Reversal> 
 
 } // namespace detail
 
-/// Plans the bytes of `programs` (with their recomputes). `reversals[c]`: how cell c is reversed;
-/// none at all: its forward or recompute keeps every layer whole. `choose`: what leaves the device
-/// where they say so; may be null where there are no reversals. No device offloads anything if it
-/// has fewer bytes then. In a constant what it says of tensors inside of cells is an upper bound.
-/// Throws std::invalid_argument where there are more bytes than can be counted.
+/// Plans the bytes of `programs` (with their recomputes), whose cells are reversed so, see
+/// each_reversal(). `choose`: what leaves the device where they say so; may be null where none
+/// does. No device offloads anything if it has fewer bytes then. In a constant what it says of
+/// tensors inside of cells is an upper bound. Throws std::invalid_argument where there are more
+/// bytes than can be counted.
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
 plan_bytes(PlanRequest const& request, Programs const& programs,
            Array<Reversal> const& reversals = {}, ChooseOffloads choose = &choose_offloads) {
     if (!countable(request, programs.micro_batches()))
         throw std::invalid_argument("gpipe: a plan for micro-batches of so many samples has more "
                                     "bytes than memory has addresses");
-    MemoryPlan plan = detail::plan_with(request, programs, reversals, choose);
+    Array<Reversal> const each = each_reversal(reversals, request.first.data(), programs.cells());
+    MemoryPlan plan = detail::plan_with(request, programs, each, choose);
     bool const quickly = request.tightness == Tightness::constant || std::is_constant_evaluated();
     if (plan.lowered.programs.size() == programs.size() || !choose || quickly) return plan;
     Array<bool> stays(programs.cells(), true);
-    MemoryPlan const without = detail::plan_with(request, programs, reversals, choose, stays);
+    MemoryPlan const without = detail::plan_with(request, programs, each, choose, stays);
     bool any = false;
     for (std::size_t c = 0; c < stays.size(); ++c) {
         std::size_t const d = programs.device_of(c);
         stays[c] = plan.devices[d].total() > without.devices[d].total();
         any = any || stays[c];
     }
-    if (any) plan = detail::plan_with(request, programs, reversals, choose, stays);
+    if (any) plan = detail::plan_with(request, programs, each, choose, stays);
     return plan;
 }
 

@@ -121,7 +121,7 @@ GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem,
                                          CellSurroundings const& around, std::size_t cell,
                                          Reversal const& reversal) {
     RunsAgain const again =
-        runs_again(problem.cut_chain(), problem.chain.lowest_learner, cell, &reversal);
+        runs_again(problem.cut_chain(), problem.chain.lowest_learner, cell, reversal);
     bool const late = cell + 2 == problem.first.size() && begins_again(reversal);
     double time = 0;
     for (std::size_t l = 0; l < problem.layers(cell); ++l)
