@@ -55,8 +55,7 @@ class Located {
                 std::size_t const p = v - parts.begin[c * all + m];
                 std::size_t const at =
                     has_room     ? plan.begin[d].evaluation + room.at[v]
-                    : evaluation ? plan.begin[d].evaluation +
-                                       plan.parts.evaluation_at[plan.parts.evaluation_begin[c] + p]
+                    : evaluation ? plan.begin[d].evaluation + plan.parts.evaluation_at[c][p]
                                  : plan.begin[d].parts + plan.parts.at[v];
                 spans_[v] = {at, at + parts.of(c, m)->parts[p].bytes,
                              static_cast<std::uint32_t>(d)};

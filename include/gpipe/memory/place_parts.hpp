@@ -14,15 +14,13 @@ namespace gpipe {
 
 /// The parts of all cells and micro-batches, numbered one behind the other.
 struct PlacedParts {
-    Array<CellWay> ways;        ///< by cell and way
-    Ways way;                   ///< that cells go
-    Array<std::uint32_t> begin; ///< by cell and micro-batch, and the end: its first part
-    Array<std::size_t> at;      ///< by part: offset in its device's room
-    Array<std::size_t> height;  ///< by device: of that room
-    /// The same of an evaluation, whatever the micro-batch.
+    Array<CellWay> ways;       ///< by cell and way
+    Ways way;                  ///< that cells go
+    Array<std::size_t> at;     ///< by part: offset in its device's room
+    Array<std::size_t> height; ///< by device: of that room
+    /// The same of an evaluation, by cell and its parts, whatever the micro-batch.
     ///@{
-    Array<std::uint32_t> evaluation_begin; // by cell, and the end
-    Array<std::size_t> evaluation_at;
+    Array<Array<std::size_t>> evaluation_at;
     Array<std::size_t> evaluation_height;
     ///@}
 
@@ -42,14 +40,12 @@ struct PlacedParts {
         for (std::size_t w = 0; w < ways.size(); ++w) result.ways[w] = &ways[w].parts;
         if (!evaluates) result.way = way;
         if (evaluates) result.way = Ways(cells, micro_batches, way_evaluates);
-        result.begin = begin;
-        std::uint32_t next = 0;
-        for (std::size_t c = 0; c < cells && evaluates; ++c)
-            for (std::size_t m = 0; m < micro_batches; ++m) {
-                result.begin[c * micro_batches + m] = next;
-                next += evaluation_begin[c + 1] - evaluation_begin[c];
-            }
-        if (evaluates) result.begin[cells * micro_batches] = next;
+        result.begin = Array<std::uint32_t>(cells * micro_batches + 1);
+        std::uint32_t* next = result.begin.data();
+        for (std::size_t c = 0; c < cells; ++c)
+            for (std::size_t m = 0; m < micro_batches; ++m, ++next)
+                next[1] = next[0] +
+                          static_cast<std::uint32_t>(of(c, result.way(c, m)).parts.parts.size());
         return result;
     }
 };
@@ -210,39 +206,29 @@ place_parts(Programs const& programs, Ways ways, Tightness tightness, CellMaker 
     result.way = static_cast<Ways&&>(ways);
     result.ways = Array<CellWay>(cells * way_count);
     result.height = result.evaluation_height = Array<std::size_t>(programs.devices());
-    result.begin = Array<std::uint32_t>(cells * micro_batches + 1);
-    result.evaluation_begin = Array<std::uint32_t>(cells + 1);
+    result.evaluation_at = Array<Array<std::size_t>>(cells);
     Array<detail::DeviceParts> devices(programs.devices());
     detail::OwnNumbers const own(programs);
-    for (std::size_t d = 0; d < devices.size(); ++d)
+    std::size_t count = 0;
+    for (std::size_t d = 0; d < devices.size(); ++d) {
         devices[d] = detail::DevicePlacer(programs, result.way, d, own, make).place(tightness);
-    std::uint32_t at = 0;
-    for (std::size_t c = 0; c < cells; ++c) {
-        detail::DeviceParts& device = devices[programs.device_of(c)];
-        for (std::size_t w = 0; w < way_count; ++w)
-            result.of(c, w) = static_cast<CellWay&&>(device.ways[own.of[c] * way_count + w]);
-        for (std::size_t m = 0; m < micro_batches; ++m) {
-            result.begin[c * micro_batches + m] = at;
-            at += static_cast<std::uint32_t>(result.of(c, result.way(c, m)).parts.parts.size());
-        }
-        result.evaluation_begin[c + 1] =
-            result.evaluation_begin[c] +
-            static_cast<std::uint32_t>(device.evaluation_at[own.of[c]].size());
+        count += devices[d].at.size();
+        result.height[d] = devices[d].height;
+        result.evaluation_height[d] = devices[d].evaluation_height;
     }
-    result.begin[cells * micro_batches] = at;
-    result.at = Array<std::size_t>(at);
-    result.evaluation_at = Array<std::size_t>(result.evaluation_begin[cells]);
+    result.at = Array<std::size_t>(count);
+    std::size_t* at = result.at.data();
     Array<std::size_t> next(devices.size());
     for (std::size_t c = 0; c < cells; ++c) {
         std::size_t const d = programs.device_of(c);
-        result.height[d] = devices[d].height;
-        result.evaluation_height[d] = devices[d].evaluation_height;
-        for (std::uint32_t p = result.begin[c * micro_batches];
-             p < result.begin[(c + 1) * micro_batches]; ++p)
-            result.at[p] = devices[d].at[next[d]++];
-        Array<std::size_t> const& evaluated = devices[d].evaluation_at[own.of[c]];
-        for (std::size_t p = 0; p < evaluated.size(); ++p)
-            result.evaluation_at[result.evaluation_begin[c] + p] = evaluated[p];
+        for (std::size_t w = 0; w < way_count; ++w)
+            result.of(c, w) = static_cast<CellWay&&>(devices[d].ways[own.of[c] * way_count + w]);
+        result.evaluation_at[c] =
+            static_cast<Array<std::size_t>&&>(devices[d].evaluation_at[own.of[c]]);
+        std::size_t parts = 0; // of all micro-batches
+        for (std::size_t m = 0; m < micro_batches; ++m)
+            parts += result.of(c, result.way(c, m)).parts.parts.size();
+        for (; parts > 0; --parts) *at++ = devices[d].at[next[d]++];
     }
     return result;
 }
