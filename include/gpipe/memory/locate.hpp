@@ -4,6 +4,7 @@
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/plan/sweep.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,20 +12,22 @@ namespace gpipe {
 
 namespace detail {
 
-// Where a value of a plan lies that is no part, in this slot of its pool.
+// The bytes of a value of a plan that is no part; none of what is a turn only, or on its way from
+// rank to rank.
+GPIPE_INLINE constexpr std::size_t bytes_of(MemoryPlan const& plan, Value const& value) {
+    std::size_t const slot = plan.pools.pool_of(value, plan.lowered.edges).bytes;
+    if (!is_of_edge(value.holds)) return slot;
+    Edge const& edge = plan.lowered.edges[value.owner];
+    bool const gradient = value.holds == Holds::gradient || value.holds == Holds::arrived ||
+                          value.holds == Holds::staged_gradient;
+    return std::min(slot, gradient ? edge.gradient_bytes : edge.bytes);
+}
+// Where it lies, in this slot of its pool.
 GPIPE_INLINE constexpr Span in_pool(MemoryPlan const& plan, Value const& value, std::size_t slot) {
-    Edges const& edges = plan.lowered.edges;
-    Pool const& pool = plan.pools.pool_of(value, edges);
-    std::size_t bytes = pool.bytes;
-    if (is_of_edge(value.holds)) {
-        Edge const& edge = edges[value.owner];
-        bool const gradient = value.holds == Holds::gradient || value.holds == Holds::arrived ||
-                              value.holds == Holds::staged_gradient;
-        bytes = gradient ? edge.gradient_bytes : edge.bytes;
-    }
-    if (pool.bytes == 0) return {}; // on its way from rank to rank
+    Pool const& pool = plan.pools.pool_of(value, plan.lowered.edges);
+    if (pool.bytes == 0) return {};
     std::size_t const begin = pool.at + slot * pool.bytes;
-    return {begin, begin + bytes, static_cast<std::uint32_t>(pool.space)};
+    return {begin, begin + bytes_of(plan, value), static_cast<std::uint32_t>(pool.space)};
 }
 
 } // namespace detail

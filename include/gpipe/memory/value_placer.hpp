@@ -2,7 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/lifetimes.hpp>
-#include <gpipe/memory/memory_plan.hpp>
+#include <gpipe/memory/locate.hpp>
 #include <gpipe/plan/happens_before.hpp>
 
 #include <algorithm>
@@ -137,11 +137,7 @@ class ValuePlacer {
                 parts_.begin[value.owner * programs_.micro_batches() + value.micro_batch];
             return parts_.of(value.owner, value.micro_batch)->parts[v - first].bytes;
         }
-        Pool const& pool = plan_.pools.pool_of(value, edges_);
-        if (value.holds == Holds::discarded) return pool.bytes;
-        Edge const& edge = edges_[value.owner];
-        return std::min(pool.bytes, // none of what is a turn only
-                        value.holds == Holds::gradient ? edge.gradient_bytes : edge.bytes);
+        return detail::bytes_of(plan_, value);
     }
 
     void use(Life& life, std::uint32_t user, Operand const& operand) const {
