@@ -74,16 +74,28 @@ class Descriptor {
             return false;
         }
     }
-    /// Reads so many bytes, or writes them. False where the other end has gone (errno is 0 if it
-    /// has in good order), or at that time of seconds_now().
+    /// Reads what is there, or writes what there is room for, at once, of so many bytes: how many
+    /// that were; none, if nothing can be; -1 where the other end has gone (of what is read, errno
+    /// is 0 if it has in good order).
+    ///@{
+    std::ptrdiff_t read_some(void* to, std::size_t bytes) const {
+        ssize_t const count = ::recv(number_, to, bytes, MSG_DONTWAIT);
+        if (count == 0) errno = 0;
+        return count == 0 ? -1 : count < 0 && is_too_soon() ? 0 : count;
+    }
+    std::ptrdiff_t write_some(void const* from, std::size_t bytes) const {
+        ssize_t const count = ::send(number_, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+        return count < 0 && is_too_soon() ? 0 : count;
+    }
+    ///@}
+    /// Reads all of so many bytes, or writes them. False where the other end has gone, as above, or
+    /// at that time of seconds_now().
     ///@{
     bool read(void* to, std::size_t bytes, double end) const {
         for (auto at = static_cast<char*>(to); bytes > 0;) {
             if (!await(POLLIN, end)) return false;
-            ssize_t const count = ::recv(number_, at, bytes, MSG_DONTWAIT);
-            if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-            if (count == 0) errno = 0;
-            if (count <= 0) return false;
+            std::ptrdiff_t const count = read_some(at, bytes);
+            if (count < 0) return false;
             at += count;
             bytes -= static_cast<std::size_t>(count);
         }
@@ -92,9 +104,8 @@ class Descriptor {
     bool write(void const* from, std::size_t bytes, double end) const {
         for (auto at = static_cast<char const*>(from); bytes > 0;) {
             if (!await(POLLOUT, end)) return false;
-            ssize_t const count = ::send(number_, at, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-            if (count <= 0) return false;
+            std::ptrdiff_t const count = write_some(at, bytes);
+            if (count < 0) return false;
             at += count;
             bytes -= static_cast<std::size_t>(count);
         }
@@ -105,10 +116,12 @@ class Descriptor {
     bool has_ended() const {
         char one = 0;
         ssize_t const count = ::recv(number_, &one, 1, MSG_PEEK | MSG_DONTWAIT);
-        return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+        return count == 0 || (count < 0 && !is_too_soon());
     }
 
   private:
+    // Whether a call that has failed may be made again.
+    static bool is_too_soon() { return errno == EAGAIN || errno == EINTR; }
     // Small messages do not wait for each other.
     void send_at_once() const {
         int const on = 1;

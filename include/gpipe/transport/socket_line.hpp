@@ -3,13 +3,10 @@
 #include <gpipe/core/clock.hpp>
 #include <gpipe/transport/descriptor.hpp>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
-
-#include <sys/socket.h>
 
 namespace gpipe::detail {
 
@@ -63,13 +60,9 @@ class SocketLine {
             std::byte* const to = is_head ? reinterpret_cast<std::byte*>(&frame_) + got_
                                           : bytes_.data() + (got_ - sizeof frame_);
             std::size_t const all = sizeof frame_ + (is_head ? 0 : bytes_.size());
-            ssize_t const count = ::recv(way_.get(), to, all - got_, MSG_DONTWAIT);
-            if (count < 0 && errno == EINTR) continue;
-            if (count < 0 && errno == EAGAIN) return false;
-            if (count <= 0) {
-                end();
-                return false;
-            }
+            std::ptrdiff_t const count = way_.read_some(to, all - got_);
+            if (count < 0) end();
+            if (count <= 0) return false;
             got_ += static_cast<std::size_t>(count);
             if (got_ < all) continue;
             if (is_head) {
@@ -102,9 +95,7 @@ class SocketLine {
     std::size_t write(std::byte const* from, std::size_t bytes) {
         std::size_t done = 0;
         while (way_ && done < bytes) {
-            ssize_t const count =
-                ::send(way_.get(), from + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-            if (count < 0 && errno == EINTR) continue;
+            std::ptrdiff_t const count = way_.write_some(from + done, bytes - done);
             if (count <= 0) break; // hear() finds out why
             done += static_cast<std::size_t>(count);
         }

@@ -3,7 +3,6 @@
 #include <gpipe/schedule/action.hpp>
 #include <gpipe/transport/descriptor.hpp>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -11,8 +10,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-
-#include <sys/socket.h>
 
 namespace gpipe::detail {
 
@@ -87,11 +84,9 @@ class WatchLine {
     /// take(message) of all that have come whole. Closed where there will be no more.
     template <class Take> void hear(Take take) {
         while (way_) {
-            ssize_t const count =
-                ::recv(way_.get(), half_ + bytes_, sizeof half_ - bytes_, MSG_DONTWAIT);
-            if (count < 0 && errno == EINTR) continue;
-            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-            if (count <= 0) return way_.close();
+            std::ptrdiff_t const count = way_.read_some(half_ + bytes_, sizeof half_ - bytes_);
+            if (count < 0) return way_.close();
+            if (count == 0) return;
             bytes_ += static_cast<std::size_t>(count);
             if (bytes_ < sizeof half_) continue;
             bytes_ = 0;
@@ -112,8 +107,7 @@ class WatchLine {
   private:
     void flush() {
         while (way_ && !out_.empty()) {
-            ssize_t const count =
-                ::send(way_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+            std::ptrdiff_t const count = way_.write_some(out_.data(), out_.size());
             if (count <= 0) return; // hear() finds out why
             out_.erase(0, static_cast<std::size_t>(count));
         }
