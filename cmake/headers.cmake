@@ -346,6 +346,7 @@ set(GPIPE_HEADERS
     include/gpipe/trace/unsplit.hpp
     include/gpipe/trace/writer.hpp
     include/gpipe/training.hpp
+    include/gpipe/transport/arrivals.hpp
     include/gpipe/transport/descriptor.hpp
     include/gpipe/transport/local.hpp
     include/gpipe/transport/local_gpus.hpp

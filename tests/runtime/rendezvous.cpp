@@ -34,7 +34,6 @@ using gpipe::detail::RendezvousAnswer;
 using gpipe::detail::RendezvousChallenge;
 using gpipe::detail::RendezvousFile;
 using gpipe::detail::RendezvousHello;
-using gpipe::detail::RendezvousHost;
 using gpipe::detail::RendezvousKey;
 using gpipe::detail::RendezvousProof;
 using gpipe::detail::RendezvousRecord;
@@ -554,8 +553,8 @@ TEST_CASE("strangers that say nothing, half of it or garbage are dropped, howeve
     CHECK(Words(thrown.begin(), thrown.begin() + 3) == Words(3));
     CHECK(answered == 0);
     CHECK(visits == 300);
-    CHECK(silent.size() > 2 * RendezvousHost::most_guests);
-    CHECK(gpipe::detail::seconds_now() - last < 0.9 * RendezvousHost::patience); // of nobody
+    CHECK(silent.size() > 2 * gpipe::detail::most_arrivals);
+    CHECK(gpipe::detail::seconds_now() - last < 0.9 * gpipe::detail::arrival_patience); // of nobody
 }
 
 TEST_CASE("rank 0 waits for nobody who is silent, and the others not for one in its place") {

@@ -1,23 +1,16 @@
 #pragma once
 
-#include <gpipe/core/clock.hpp>
 #include <gpipe/core/error.hpp>
+#include <gpipe/transport/arrivals.hpp>
 #include <gpipe/transport/descriptor.hpp>
 #include <gpipe/transport/rendezvous_key.hpp>
 #include <gpipe/transport/rendezvous_messages.hpp>
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 #include <vector>
-
-#include <poll.h>
-#include <sys/socket.h>
 
 namespace gpipe::detail {
 
@@ -27,9 +20,6 @@ namespace gpipe::detail {
 /// all, for that is their user's mistake.
 class RendezvousHost {
   public:
-    static constexpr std::size_t most_guests = 64; ///< who have connected and are not let in yet
-    static constexpr double patience = 5;          ///< seconds that one may take for it
-
     /// Of so many ranks, of a job.
     RendezvousHost(std::size_t ranks, std::uint64_t job, RendezvousKey const& key)
         : ways(ranks), job_(job), key_(key) {}
@@ -39,63 +29,35 @@ class RendezvousHost {
     /// Lets all in. Throws std::runtime_error where one has not come at that time of seconds_now(),
     /// or one comes who is not meant.
     void admit(Descriptor const& listener, double end) {
-        std::vector<Guest> guests;
-        std::vector<pollfd> ready;
-        for (;;) {
-            std::size_t missing = 0, first = 0;
-            for (std::size_t r = ways.size() - 1; r > 0; --r)
-                if (!ways[r]) ++missing, first = r;
-            if (missing == 0) return;
-            double const now = seconds_now();
-            if (now >= end) miss(first, missing - 1);
-            std::erase_if(guests, [&](Guest const& g) { return !g.way || now > g.until; });
-            ready.assign(1, {listener.get(), POLLIN, 0});
-            for (Guest const& guest : guests) ready.push_back({guest.way.get(), POLLIN, 0});
-            if (::poll(ready.data(), ready.size(), 20) <= 0) continue;
-            for (std::size_t g = 0; g < guests.size(); ++g)
-                if (ready[g + 1].revents && !hear(guests[g])) guests[g].way.close();
-            if (!ready[0].revents) continue;
-            Descriptor way = listener.accept();
-            // Who has been there for longest goes: one of ours takes a moment, and comes again.
-            if (way && guests.size() >= most_guests) guests.erase(guests.begin());
-            if (way)
-                guests.emplace_back(std::move(way), std::min(now + patience, end));
-            else // there are no descriptors left
-                std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
+        await_arrivals<Said>(
+            listener, ways, 0, end, [this](Guest& guest) { return hear(guest); },
+            [this](std::size_t rank) { miss(rank); });
     }
 
   private:
     using Verdict = RendezvousAnswer::Verdict;
-    struct Guest {
-        Guest(Descriptor connection, double end) : way(std::move(connection)), until(end) {}
-        Descriptor way;
-        double until;
-        std::size_t bytes = 0; // of both that follow
-        struct {
-            RendezvousHello hello;
-            RendezvousKey::Proof proof{};
-        } said;
-        RendezvousChallenge challenge;
+    struct Said {
+        RendezvousHello hello;
+        RendezvousKey::Proof proof{};
+        RendezvousChallenge challenge; // that he was told between the two
     };
+    using Guest = Arrival<Said>;
 
-    // False of a stranger. So few bytes are taken at once by a connection that is new.
+    // False of a stranger.
     bool hear(Guest& guest) {
-        constexpr std::size_t first = sizeof(RendezvousHello), all = sizeof guest.said;
+        constexpr std::size_t first = sizeof(RendezvousHello),
+                              all = first + sizeof(RendezvousKey::Proof);
         bool const is_asked = guest.bytes >= first;
-        auto const to = reinterpret_cast<char*>(&guest.said) + guest.bytes;
-        ssize_t const count =
-            ::recv(guest.way.get(), to, (is_asked ? all : first) - guest.bytes, MSG_DONTWAIT);
-        if (count < 0) return errno == EAGAIN || errno == EINTR;
-        if (count == 0) return false;
-        guest.bytes += static_cast<std::size_t>(count);
+        if (!guest.hear(is_asked ? all : first)) return false;
         if (!is_asked) {
             if (guest.bytes < first) return true;
-            guest.challenge.nonce = random_bytes<sizeof(RendezvousNonce)>();
-            return guest.said.hello.magic == rendezvous_magic && say(guest, guest.challenge);
+            RendezvousChallenge& challenge = guest.said.challenge;
+            challenge.nonce = random_bytes<sizeof(RendezvousNonce)>();
+            return guest.said.hello.magic == rendezvous_magic && say(guest, challenge);
         }
         if (guest.bytes < all) return true;
-        RendezvousProof proof{RendezvousProof::Who::guest, guest.said.hello, guest.challenge, {}};
+        RendezvousProof proof{
+            RendezvousProof::Who::guest, guest.said.hello, guest.said.challenge, {}};
         if (!RendezvousKey::same(proof.by(key_), guest.said.proof)) return ++without_token_, false;
         return answer(guest, proof);
     }
@@ -123,10 +85,11 @@ class RendezvousHost {
         return Verdict::welcome;
     }
     template <class Message> static bool say(Guest const& guest, Message const& message) {
-        return ::send(guest.way.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
-               ssize_t{sizeof message};
+        return guest.way.write_some(&message, sizeof message) == sizeof message;
     }
-    [[noreturn]] void miss(std::size_t first, std::size_t others) const {
+    [[noreturn]] void miss(std::size_t first) const {
+        std::size_t others = 0;
+        for (std::size_t r = first + 1; r < ways.size(); ++r) others += !ways[r];
         Message const nothing("%s", "");
         Message const more = others > 0 ? Message(", nor %zu more", others) : nothing;
         Message const strangers =

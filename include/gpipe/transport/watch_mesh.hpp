@@ -3,6 +3,7 @@
 #include <gpipe/core/clock.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/core/hash.hpp>
+#include <gpipe/transport/arrivals.hpp>
 #include <gpipe/transport/descriptor.hpp>
 
 #include <cerrno>
@@ -20,7 +21,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -77,7 +77,9 @@ class WatchMesh {
         Descriptor const listener = listen(own, address, one_host);
         std::vector<Card> const cards = exchange(own);
         for (std::size_t r = 0; r < rank; ++r) ways[r] = connect(cards[r], r);
-        accept(listener, own);
+        await_arrivals<Hello>(
+            listener, ways, rank, end_, [&](Arrival<Hello>& arrival) { return hear(arrival, own); },
+            miss);
     }
 
     std::vector<Descriptor> ways; ///< by rank: never blocks; none to itself
@@ -88,23 +90,10 @@ class WatchMesh {
         std::uint32_t rank = 0;
         std::uint32_t ranks = 0;
     };
-    struct Guest { // who has connected, and is to say who he is
-        Descriptor way;
-        Hello hello;
-        std::size_t bytes = 0;
-        double until = 0;
-    };
-
     [[noreturn]] static void refuse(char const* what) {
         int const error = errno;
         throw_error<std::runtime_error>("gpipe: ranks cannot watch each other: %s (%s)", what,
                                         std::strerror(error));
-    }
-    [[noreturn]] static void refuse(std::size_t rank) {
-        int const error = errno;
-        throw_error<std::runtime_error>(
-            "gpipe: ranks cannot watch each other: rank %zu does not listen (%s)", rank,
-            std::strerror(error));
     }
     // Of this host's network, as far as the kernel tells.
     static std::uint64_t host_number() {
@@ -164,53 +153,25 @@ class WatchMesh {
         auto const where = reinterpret_cast<sockaddr const*>(&card.address);
         if (!way.connect(where, card.length, end_)) {
             if (errno == ETIMEDOUT && seconds_now() >= end_) miss(r);
-            refuse(r);
+            refuse(Message("rank %zu does not listen", r).text);
         }
         Hello const hello{{card.token[0], card.token[1]},
                           static_cast<std::uint32_t>(self_),
                           static_cast<std::uint32_t>(ways.size())};
-        // So few bytes are taken at once by a connection that is new.
-        if (::send(way.get(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
-            refuse("a rank does not hear");
+        if (way.write_some(&hello, sizeof hello) != sizeof hello) refuse("a rank does not hear");
         return way;
     }
-    // Those of higher numbers, who connect.
-    void accept(Descriptor const& listener, Card const& own) {
-        std::vector<Guest> guests;
-        std::vector<pollfd> ready;
-        for (;;) {
-            std::size_t missing = self_ + 1;
-            while (missing < ways.size() && ways[missing]) ++missing;
-            if (missing == ways.size()) return;
-            double const now = seconds_now();
-            if (now >= end_) miss(missing);
-            std::erase_if(guests, [&](Guest const& g) { return !g.way || now > g.until; });
-            ready.assign(1, {listener.get(), POLLIN, 0});
-            for (Guest const& guest : guests) ready.push_back({guest.way.get(), POLLIN, 0});
-            if (::poll(ready.data(), ready.size(), 20) <= 0) continue;
-            for (std::size_t g = 0; g < guests.size(); ++g)
-                if (ready[g + 1].revents) hear(guests[g], own);
-            if (!ready[0].revents || guests.size() > 2 * ways.size()) continue;
-            if (Descriptor way = listener.accept())
-                guests.push_back({std::move(way), {}, 0, now + 5});
-        }
-    }
-    void hear(Guest& guest, Card const& own) {
-        auto const to = reinterpret_cast<char*>(&guest.hello) + guest.bytes;
-        ssize_t const count = ::recv(guest.way.get(), to, sizeof(Hello) - guest.bytes, 0);
-        if (count <= 0) {
-            if (count == 0 || (errno != EAGAIN && errno != EINTR)) guest.way.close();
-            return;
-        }
-        guest.bytes += static_cast<std::size_t>(count);
-        if (guest.bytes < sizeof(Hello)) return;
-        Hello const& hello = guest.hello;
+    // False of a stranger.
+    bool hear(Arrival<Hello>& arrival, Card const& own) {
+        if (!arrival.hear(sizeof(Hello))) return false;
+        if (arrival.bytes < sizeof(Hello)) return true;
+        Hello const& hello = arrival.said;
         std::uint64_t const other =
             (hello.token[0] ^ own.token[0]) | (hello.token[1] ^ own.token[1]);
         bool const is_welcome = other == 0 && hello.ranks == ways.size() && hello.rank > self_ &&
                                 hello.rank < ways.size() && !ways[hello.rank];
-        if (!is_welcome) return guest.way.close();
-        ways[hello.rank] = std::move(guest.way);
+        if (is_welcome) ways[hello.rank] = std::move(arrival.way);
+        return is_welcome;
     }
     [[noreturn]] static void miss(std::size_t rank) {
         throw_error<std::runtime_error>("gpipe: rank %zu has not come in time", rank);
