@@ -4,7 +4,6 @@
 #include <gpipe/training.hpp>
 
 #include <cstddef>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -91,13 +90,13 @@ class Inference : public InferencePlan<Net, Policies...>,
             LayerInfo const& layer = machine_.model().infos[i];
             for (std::size_t t = 0; t < layer.parameters.count; ++t) {
                 values.resize(layer.parameters.bytes[t]);
-                train.read_parameter(i, t, std::span(values));
-                this->write_parameter(i, t, std::span<std::byte const>(values));
+                train.read_parameter(i, t, values);
+                this->write_parameter(i, t, values);
             }
             for (std::size_t t = 0; t < layer.buffers.count; ++t) {
                 values.resize(layer.buffers.bytes[t]);
-                train.read_buffer(i, t, std::span(values));
-                this->write_buffer(i, t, std::span<std::byte const>(values));
+                train.read_buffer(i, t, values);
+                this->write_buffer(i, t, values);
             }
         }
         machine_.engine().go_on(train.seed(), train.steps(), {});

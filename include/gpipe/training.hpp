@@ -173,58 +173,40 @@ class Training : public ConstantPlan<Net, Policies...>,
 
     /// The mean gradients of the last step, or compute_gradients(); unspecified after a step that
     /// failed, and those of single parameters that are frozen.
-    template <std::size_t index> auto gradients() requires HostReadable<Device> {
-        return parameter_views<ParametersOf<index>, detail::Access::write>(
-            not_frozen(this->settled(), index).layer(index).gradients);
+    template <std::size_t index> auto gradients() {
+        std::byte* const* all = nullptr;
+        if constexpr (detail::CheckViews<Device>::ok())
+            all = not_frozen(this->settled(), index).layer(index).gradients;
+        return parameter_views<ParametersOf<index>, detail::Access::write>(all);
     }
     /// The mean gradient of a parameter tensor in the last step: see parameter().
-    template <class T>
-    std::span<T> gradient(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
+    template <class T> std::span<T> gradient(std::size_t layer, std::size_t tensor) {
+        if constexpr (!detail::CheckViews<Device>::ok()) return {};
         auto const at = parameter_at<T>(not_frozen(this->settled(), layer, tensor), layer, tensor);
         return {reinterpret_cast<T*>(at.gradient), at.bytes / sizeof(T)};
     }
-    /// @cond
-    // For the sentence of those of parameters.
-    template <std::size_t index> auto gradients() requires(!HostReadable<Device>) {
-        return this->template parameters<index>();
-    }
-    template <class T>
-    std::span<T> gradient(std::size_t layer, std::size_t tensor) requires(!HostReadable<Device>) {
-        return this->template parameter<T>(layer, tensor);
-    }
-    /// @endcond
     /// The same by copies: see read_parameter().
-    template <class T>
-        requires(!std::is_const_v<T>)
-    void read_gradient(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto const at =
-            parameter_for(not_frozen(this->settled(), layer, tensor), layer, tensor, to);
-        machine_.copy(reinterpret_cast<std::byte*>(to.data()), at.gradient, at.bytes);
-    }
-    /// The same into what a std::span is made of.
-    template <class Range>
+    template <class T = void, class Range = std::span<T>>
         requires detail::IsArray<Range>
     void read_gradient(std::size_t layer, std::size_t tensor, Range&& to) {
-        read_gradient(layer, tensor, detail::written_span<Range>(to));
+        auto const values = detail::written_span<T, Range>(to);
+        auto& machine = not_frozen(this->settled(), layer, tensor);
+        machine.copy(std::as_writable_bytes(values).data(),
+                     parameter_for(machine, layer, tensor, values).gradient, values.size_bytes());
     }
     /// Copies an array of what the optimizer has for a parameter tensor, as its rule() numbers
     /// them: of Adam 0 the first moment and 1 the second, of a user's own perhaps an average of
     /// parameters. Zeros before the first step. Throws as read_gradient(), std::out_of_range where
     /// the optimizer has not so many, and std::logic_error where replicas have parts of them.
-    template <class T>
-        requires(!std::is_const_v<T>)
-    void read_optimizer_state(std::size_t layer, std::size_t tensor, std::size_t array,
-                              std::span<T> to) {
-        auto& machine = this->settled();
-        machine.copy(reinterpret_cast<std::byte*>(to.data()),
-                     optimizer_state_for(machine, layer, tensor, array, to), to.size_bytes());
-    }
-    /// The same into what a std::span is made of.
-    template <class Range>
+    template <class T = void, class Range = std::span<T>>
         requires detail::IsArray<Range>
     void read_optimizer_state(std::size_t layer, std::size_t tensor, std::size_t array,
                               Range&& to) {
-        read_optimizer_state(layer, tensor, array, detail::written_span<Range>(to));
+        auto const values = detail::written_span<T, Range>(to);
+        auto& machine = this->settled();
+        machine.copy(std::as_writable_bytes(values).data(),
+                     optimizer_state_for(machine, layer, tensor, array, values),
+                     values.size_bytes());
     }
     /// What the gradient of the loss is multiplied by in the next step, see Options::loss_scale; 1
     /// if it is not scaled. Waits for all steps.

@@ -59,91 +59,64 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
     /// host can read the device's memory. They may be written until anything else of the training
     /// is called: only then are tied ones, and those of other replicas, given what was written;
     /// where a layer ties two of its own, what is in the first.
-    template <std::size_t index> auto parameters() requires HostReadable<Device> {
-        return parameter_views<ParametersOf<index>, detail::Access::write>(
-            lent(index).layer(index).parameters);
+    template <std::size_t index> auto parameters() {
+        std::byte* const* all = nullptr;
+        if constexpr (detail::CheckViews<Device>::ok()) all = lent(index).layer(index).parameters;
+        return parameter_views<ParametersOf<index>, detail::Access::write>(all);
     }
     /// Parameter tensor `tensor` of layer `layer`, by number. Throws std::out_of_range, and
     /// std::invalid_argument if its elements are of another type than T; std::byte stands for any.
-    template <class T>
-    std::span<T> parameter(std::size_t layer, std::size_t tensor) requires HostReadable<Device> {
+    template <class T> std::span<T> parameter(std::size_t layer, std::size_t tensor) {
+        if constexpr (!detail::CheckViews<Device>::ok()) return {};
         auto const at = parameter_at<T>(settled(), layer, tensor);
         lent(layer, tensor);
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
-    /// @cond
-    // For their sentence alone.
-    template <std::size_t index> auto parameters() requires(!HostReadable<Device>) {
-        refuse_views();
-        return parameter_views<ParametersOf<index>, detail::Access::write>(nullptr);
-    }
-    template <class T>
-    std::span<T> parameter(std::size_t, std::size_t) requires(!HostReadable<Device>) {
-        refuse_views();
-        return {};
-    }
-    /// @endcond
-    /// The same by copies, from and to any device's memory. Throws std::invalid_argument, too, if
-    /// the sizes differ.
-    template <class T>
-        requires(!std::is_const_v<T>)
-    void read_parameter(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto& machine = settled();
-        auto const at = parameter_for(machine, layer, tensor, to);
-        machine.copy(reinterpret_cast<std::byte*>(to.data()), at.parameter, at.bytes);
-    }
-    /// To the parameter.
-    template <class T>
-    void write_parameter(std::size_t layer, std::size_t tensor, std::span<T const> from) {
-        auto& machine = detail::MachineAccess::of(self());
-        machine.finish();
-        auto const at = parameter_for(machine, layer, tensor, from);
-        machine.copy(at.parameter, reinterpret_cast<std::byte const*>(from.data()), at.bytes);
-        machine.engine().tied().spread(layer, tensor);
-    }
-    /// The same to what a std::span is made of: a vector, an array.
-    template <class Range>
+    /// The same by copies, from and to any device's memory: to or from what a std::span is made of,
+    /// a vector, an array. T need not be said. Throws std::invalid_argument, too, if the sizes
+    /// differ.
+    ///@{
+    template <class T = void, class Range = std::span<T>>
         requires detail::IsArray<Range>
     void read_parameter(std::size_t layer, std::size_t tensor, Range&& to) {
-        read_parameter(layer, tensor, detail::written_span<Range>(to));
+        auto const values = detail::written_span<T, Range>(to);
+        auto& machine = settled();
+        machine.copy(std::as_writable_bytes(values).data(),
+                     parameter_for(machine, layer, tensor, values).parameter, values.size_bytes());
     }
-    /// From such a one.
-    template <class Range>
+    template <class T = void, class Range = std::span<T const>>
         requires detail::IsArray<Range>
     void write_parameter(std::size_t layer, std::size_t tensor, Range const& from) {
-        write_parameter(layer, tensor, detail::read_span(from));
+        auto const values = detail::read_span<T>(from);
+        auto& machine = detail::MachineAccess::of(self());
+        machine.finish();
+        machine.copy(parameter_for(machine, layer, tensor, values).parameter,
+                     std::as_bytes(values).data(), values.size_bytes());
+        machine.engine().tied().spread(layer, tensor);
     }
-    /// Copies buffer `tensor` of layer `layer`, see LayerTraits::Buffers, from any device's memory.
-    /// Throws std::out_of_range where there is none, std::invalid_argument if its elements are of
-    /// another type than T (std::byte stands for any), or not as many.
-    template <class T>
-        requires(!std::is_const_v<T>)
-    void read_buffer(std::size_t layer, std::size_t tensor, std::span<T> to) {
-        auto& machine = settled();
-        std::byte* const at = buffer_for(machine, layer, tensor, to);
-        machine.copy(reinterpret_cast<std::byte*>(to.data()), at, to.size_bytes());
-    }
-    /// The same to it.
-    template <class T>
-    void write_buffer(std::size_t layer, std::size_t tensor, std::span<T const> from) {
-        auto& machine = settled();
-        static_cast<void>(detail::MachineAccess::of(self())); // is written
-        std::byte* const at = buffer_for(machine, layer, tensor, from);
-        machine.copy(at, reinterpret_cast<std::byte const*>(from.data()), from.size_bytes());
-    }
-
-    /// The same to what a std::span is made of: a vector, an array.
-    template <class Range>
+    ///@}
+    /// Copies buffer `tensor` of layer `layer`, see LayerTraits::Buffers, from and to any device's
+    /// memory, as a parameter. Throws std::out_of_range where there is none, std::invalid_argument
+    /// if its elements are of another type than T (std::byte stands for any), or not as many.
+    ///@{
+    template <class T = void, class Range = std::span<T>>
         requires detail::IsArray<Range>
     void read_buffer(std::size_t layer, std::size_t tensor, Range&& to) {
-        read_buffer(layer, tensor, detail::written_span<Range>(to));
+        auto const values = detail::written_span<T, Range>(to);
+        auto& machine = settled();
+        machine.copy(std::as_writable_bytes(values).data(),
+                     buffer_for(machine, layer, tensor, values), values.size_bytes());
     }
-    /// From such a one.
-    template <class Range>
+    template <class T = void, class Range = std::span<T const>>
         requires detail::IsArray<Range>
     void write_buffer(std::size_t layer, std::size_t tensor, Range const& from) {
-        write_buffer(layer, tensor, detail::read_span(from));
+        auto const values = detail::read_span<T>(from);
+        auto& machine = settled();
+        static_cast<void>(detail::MachineAccess::of(self())); // is written
+        machine.copy(buffer_for(machine, layer, tensor, values), std::as_bytes(values).data(),
+                     values.size_bytes());
     }
+    ///@}
     /// How many parameter tensors a layer has. Throws std::out_of_range.
     std::size_t tensors(std::size_t layer) const {
         check_layer(machine(), layer);
@@ -198,11 +171,6 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
     }
 
   private:
-    static constexpr void refuse_views() {
-        static_assert(HostReadable<Device>, "gpipe: the host cannot read what is in this device's "
-                                            "memory: read_parameter(layer, tensor, span), "
-                                            "write_parameter() and read_gradient() copy it");
-    }
     template <std::size_t index>
     using ParametersOf = typename LayerTraits<typename Net::template Layer<index>>::Parameters;
 

@@ -10,22 +10,27 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace gpipe {
 
 namespace detail {
 
-// What a std::span is made of.
+// What a std::span is made of: one, a vector, an array.
 template <class Range>
 concept IsArray = requires(Range& range) {
     std::span(range);
 };
-template <class Range> auto read_span(Range const& range) {
-    using Element = std::remove_cvref_t<decltype(std::span(range)[0])>;
-    return std::span<Element const>(range);
+// Its elements, or those of type T, where the caller has said that.
+template <class T, class Range>
+using SpanElement =
+    std::conditional_t<std::is_void_v<T>,
+                       std::remove_reference_t<decltype(std::span(std::declval<Range&>())[0])>, T>;
+template <class T, class Range> auto read_span(Range const& range) {
+    return std::span<std::remove_const_t<SpanElement<T, Range const>> const>(range);
 }
-template <class Range> auto written_span(std::remove_reference_t<Range>& range) {
-    using Element = std::remove_reference_t<decltype(std::span(range)[0])>;
+template <class T, class Range> auto written_span(std::remove_reference_t<Range>& range) {
+    using Element = SpanElement<T, std::remove_reference_t<Range>>;
     constexpr bool lasts =
         std::is_lvalue_reference_v<Range> || std::ranges::enable_borrowed_range<Range>;
     static_assert(lasts, "gpipe: what is read is written to elements that are gone at once");
@@ -36,6 +41,16 @@ template <class Range> auto written_span(std::remove_reference_t<Range>& range) 
     else
         return std::span<Element>(range);
 }
+
+// That the host finds what the device has where it is.
+template <class Device> struct CheckViews {
+    static consteval bool ok() {
+        static_assert(HostReadable<Device>, "gpipe: the host cannot read what is in this device's "
+                                            "memory: read_parameter(layer, tensor, span), "
+                                            "write_parameter() and read_gradient() copy it");
+        return HostReadable<Device>;
+    }
+};
 
 } // namespace detail
 
