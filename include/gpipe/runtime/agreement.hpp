@@ -97,6 +97,13 @@ struct RankNote {
     }
 };
 
+// What ranks compare, and when:
+//   they are made       options of transports (mpi.hpp, nccl.hpp); program and numbers (Joined);
+//                       the plan (compare_plans())
+//   a call begins       RankCall (Joined::agree_on()); then what that is told beside: paths and
+//                       options of save() and load(), options of check_gradients(), a Loader's
+//   a result is asked   RankCall again (agree())
+
 // Throws std::invalid_argument, on all ranks, unless they have given the same number: the sentence
 // with the first rank that has not.
 template <class Transport>
@@ -174,30 +181,6 @@ void agree_on(Transport& transport, Tables const& tables, RankCall call) {
     if (transport.error()) std::rethrow_exception(transport.error());
     verdict.check();
 }
-// Before a run.
-template <class Transport>
-void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
-                   MiniBatch const& batch) {
-    RankCall const call(arguments, batch, tables.model->told_rates);
-    agree_on(transport, tables, call);
-    if (call.kind == RankCall::trains) tables.model->check_rates(arguments.optimizer);
-}
-// Before what is no run.
-template <class Transport>
-void agree_on_kind(Transport& transport, Tables const& tables, std::uint64_t kind) {
-    RankCall call;
-    call.kind = kind;
-    agree_on(transport, tables, call);
-}
-// In place of a call that this rank has refused, or the others would wait for it, or take its next
-// call for that.
-template <class Transport> void refuse_call(Transport& transport, Tables const& tables) noexcept {
-    try {
-        agree_on_kind(transport, tables, RankCall::refuses);
-    } catch (...) { // it has an error already
-    }
-}
-
 // At the end of a run: all ranks hear of the first failure of all, and what the loss comes to.
 // `room`: for as many totals of another rank. Nothing is allocated: who threw for that in between
 // would leave the others waiting.

@@ -3,9 +3,9 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/exact_sum.hpp>
+#include <gpipe/plan/lowered.hpp>
 #include <gpipe/plan/ranks.hpp>
 #include <gpipe/runtime/agreement.hpp>
-#include <gpipe/runtime/machine_plan.hpp>
 #include <gpipe/runtime/tables.hpp>
 #include <gpipe/transport/transport.hpp>
 
@@ -101,12 +101,6 @@ namespace gpipe::detail {
             all[count++] = {r, decider, losses * sizeof(double), false, 0, true};
     }
     return first_of(all, count);
-}
-
-// That, and opens them. Device: a Joined.
-template <class Device>
-void open_channels(Device& device, Tables& tables, MachinePlan<Device> const& machine) {
-    device.open(make_channels(tables, machine.plan.lowered, machine.overlaps));
 }
 
 } // namespace gpipe::detail

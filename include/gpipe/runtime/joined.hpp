@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 
 namespace gpipe {
@@ -112,11 +113,13 @@ class Joined : public Inner {
         now(detail::Making::alone); // the plan, and memory
     }
     /// What ranks do together while they are made, each once. When one has planned its part and has
-    /// memory for it: throws on all what any has thrown. Then their channels. Last of all throws
-    /// likewise, and std::invalid_argument unless they have made one plan.
+    /// memory for it: throws on all what any has thrown. Then their channels, of which the tables
+    /// are told. Last of all throws likewise, and std::invalid_argument unless they have made one
+    /// plan.
     ///@{
     void all_planned() { all_made(detail::Making::awaited); }
-    void open(Array<Channel> const& channels) {
+    void open(Tables& tables, Lowered const& lowered, bool immediate) {
+        Array<Channel> const channels = detail::make_channels(tables, lowered, immediate);
         now(detail::Making::together);
         transport_->open(channels);
         now(detail::Making::alone);
@@ -127,6 +130,39 @@ class Joined : public Inner {
         detail::compare_plans(*transport_, plan, tables);
     }
     ///@}
+
+    /// What the hosts of ranks agree on beside a step; throws on all of them, or on none. When a
+    /// call begins that is a run, or another (see detail::RankCall), or that this one refuses: that
+    /// all are told the same. When a run has ended: what has become of it, what the loss comes to
+    /// (`totals`; `room`: for those of another), and that again. See runtime/agreement.hpp.
+    ///@{
+    void agree_on(Tables const& tables, RunArguments const& arguments,
+                  MiniBatch const& batch) const {
+        detail::RankCall const call(arguments, batch, tables.model->told_rates);
+        detail::agree_on(*transport_, tables, call);
+        if (call.kind == detail::RankCall::trains) tables.model->check_rates(arguments.optimizer);
+    }
+    void agree_on(Tables const& tables, std::uint64_t kind) const {
+        detail::agree_on(*transport_, tables, detail::RankCall(kind));
+    }
+    void refuse_call(Tables const& tables) const noexcept {
+        try {
+            agree_on(tables, detail::RankCall::refuses);
+        } catch (...) { // it has an error already
+        }
+    }
+    void agree(Tables const& tables, Run& run, std::span<double> totals,
+               std::span<double> room) const {
+        detail::agree(*transport_, tables, run, totals, room);
+    }
+    ///@}
+    /// Of a table for all ranks what one walks; `hash` then stands for that of all, too.
+    static StepTable own_part(StepTable const& all, Lowered const& lowered,
+                              Placement const& placement, MemoryPlan const& plan,
+                              Ranks const& ranks, std::uint64_t& hash) {
+        hash = detail::hash_of(all, plan, lowered.edges, hash);
+        return detail::rank_table(all, lowered, placement, ranks);
+    }
 
     /// Who has which devices; points here.
     Ranks ranks() const {

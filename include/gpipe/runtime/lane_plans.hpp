@@ -20,19 +20,6 @@ struct LanePlan {
     std::uint64_t hash = 0; ///< of both as they are for all ranks, if there are several
 };
 
-namespace detail {
-
-// Of several ranks: see runtime/rank_table.hpp.
-template <class Device>
-StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const& placement,
-                   MachinePlan<Device> const& machine, std::uint64_t& hash);
-
-// Of several ranks: see runtime/channels.hpp.
-template <class Device>
-void open_channels(Device& device, Tables& tables, MachinePlan<Device> const& machine);
-
-} // namespace detail
-
 /// What the engine of this machine knows. `arenas`, `handles`: by device. Opens channels to other
 /// ranks.
 template <class Device>
@@ -42,7 +29,7 @@ template <class Device>
     if (machine.debug) debug = {&StepWork<Device>::fill_poison, &StepWork<Device>::find_poison};
     Tables tables = make_tables(machine.model, machine.plan, arenas, handles, machine.learner,
                                 machine.ranks, debug);
-    if constexpr (joins_ranks<Device>) detail::open_channels(device, tables, machine);
+    if constexpr (joins_ranks<Device>) device.open(tables, machine.plan.lowered, machine.overlaps);
     return tables;
 }
 
@@ -94,7 +81,8 @@ template <class Device>
             if (result.repeats) add_waits_before(result, plan, of);
             check_table(result, plan, lowered, of);
             if constexpr (joins_ranks<Device>)
-                result = detail::own_part(result, lowered, placement, machine, plans[n].hash);
+                result = Device::own_part(result, lowered, placement, plan, machine.ranks,
+                                          plans[n].hash);
             return result;
         };
         if (!machine.infers())

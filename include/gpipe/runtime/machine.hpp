@@ -16,15 +16,6 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
-namespace detail {
-
-// Of several ranks: see runtime/agreement.hpp.
-template <class Transport>
-void agree_on_kind(Transport& transport, Tables const& tables, std::uint64_t kind);
-template <class Transport> void refuse_call(Transport& transport, Tables const& tables) noexcept;
-
-} // namespace detail
-
 /// What a Machine is made of.
 template <class Device> struct MachineParts : MachineWork {
     typename Device::Options options{}; ///< of the device
@@ -97,7 +88,7 @@ template <DeviceRuntime Device> class Machine {
     template <class Kind> void begin_together([[maybe_unused]] Kind kind) {
         finish();
         if constexpr (joins_processes<Device> && !calls_enqueue<Device>)
-            detail::agree_on_kind(device_.transport(), engine_.tables(), kind);
+            device_.agree_on(engine_.tables(), kind);
     }
     /// What every rank has given, by its number; all call it, between runs. Throws where one is
     /// gone.
@@ -252,7 +243,7 @@ auto or_refuse(Machine<Device>& machine, F check) {
                     throw;
                 }
             machine.engine().finish(); // as all do first; throws what they throw
-            refuse_call(transport, machine.engine().tables());
+            machine.device().refuse_call(machine.engine().tables());
             throw;
         }
     } else {

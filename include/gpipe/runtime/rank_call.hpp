@@ -39,7 +39,7 @@ struct RankCall {
     std::uint64_t number = 0; // see MiniBatch
     ToldRates rates{};        // of a step
 
-    RankCall() = default;
+    explicit RankCall(std::uint64_t of = evaluates) : kind(of) {}
     RankCall(RunArguments const& of, MiniBatch const& batch, ToldRatesFunction told)
         : kind(!of.training() ? of.measures ? evaluates : predicts
                : !of.updates  ? computes_gradients

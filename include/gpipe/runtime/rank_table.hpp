@@ -5,7 +5,6 @@
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/plan/messages.hpp>
 #include <gpipe/plan/ranks.hpp>
-#include <gpipe/runtime/machine_plan.hpp>
 #include <gpipe/runtime/table.hpp>
 
 #include <algorithm>
@@ -112,14 +111,6 @@ namespace gpipe::detail {
     }
     own.waits = first_of(own.waits, waits);
     return own;
-}
-
-// The same of a machine; `hash` then stands for the table of all, too.
-template <class Device>
-StepTable own_part(StepTable const& all, Lowered const& lowered, Placement const& placement,
-                   MachinePlan<Device> const& machine, std::uint64_t& hash) {
-    hash = hash_of(all, machine.plan, lowered.edges, hash);
-    return rank_table(all, lowered, placement, machine.ranks);
 }
 
 } // namespace gpipe::detail

@@ -23,7 +23,7 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
     Ranks const& ranks = machine.ranks();
     Run const& own = machine.engine().last_run();
     if constexpr (joins_processes<Device> && !calls_enqueue<Device>)
-        agree_on_kind(machine.device().transport(), machine.engine().tables(), RankCall::shows);
+        machine.device().agree_on(machine.engine().tables(), RankCall::shows);
     double const origin = own.origin - clock_ahead(machine.device().transport());
     std::vector<ActionTime> actions(own.times.size());
     RunTimes all;

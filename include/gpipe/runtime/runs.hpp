@@ -14,18 +14,6 @@
 
 namespace gpipe {
 
-namespace detail {
-
-// Of several ranks: see runtime/agreement.hpp.
-template <class Transport>
-void agree_on_call(Transport& transport, Tables const& tables, RunArguments const& arguments,
-                   MiniBatch const& batch);
-template <class Transport>
-void agree(Transport& transport, Tables const& tables, Run& run, std::span<double> totals,
-           std::span<double> room);
-
-} // namespace detail
-
 /// The runs that may be under way, each in a slot: what they begin with, what they leave, and what
 /// has become of the parameters.
 template <DeviceRuntime Device> class Runs {
@@ -78,7 +66,7 @@ template <DeviceRuntime Device> class Runs {
         refuse_if_torn();
         if constexpr (joins_ranks<Device> && !calls_enqueue<Device>)
             if (all_ended()) // else some are not done with what they would have to end before
-                detail::agree_on_call(device_.transport(), tables_, arguments, batch);
+                device_.agree_on(tables_, arguments, batch);
         last_failure_.reset();
         Run& run = runs_[arguments.slot];
         run.mini_batch = mini_batch_ += arguments.training() && arguments.before == 0;
@@ -264,8 +252,7 @@ template <DeviceRuntime Device> class Runs {
     void agree_on(Run& run) {
         try {
             std::size_t const slot = run.arguments.slot;
-            detail::agree(device_.transport(), tables_, run, {mail_.totals(slot), tables_.sums + 1},
-                          others_);
+            device_.agree(tables_, run, {mail_.totals(slot), tables_.sums + 1}, others_);
             if (all_ended()) device_.rest();
         } catch (...) {
             interrupt(run);
