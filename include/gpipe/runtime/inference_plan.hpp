@@ -83,15 +83,7 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
                                      InferenceOptions<Device> const& options,
                                      typename Device::Options device) {
     using Cut = typename Chosen::Cut;
-    std::size_t const entries = options.balance.size();
-    if (entries > 0 && Chosen::device_count != dynamic)
-        throw std::invalid_argument("gpipe: Options::balance is for Cells<dynamic>, but the type "
-                                    "says how the layers are cut");
-    std::size_t const devices =
-        chosen_devices<Cut, true>(1, options.cells == 0 ? entries : options.cells);
-    std::size_t const micro_batches =
-        chosen_number("micro_batches", Chosen::micro_batch_count, options.micro_batches,
-                      checked_product(4, devices));
+    auto const [devices, micro_batches] = chosen_numbers<Chosen>(1, options);
     MachineParts<Device> parts;
     Model& model = parts.model = inference_model<Device>(net);
     model.constants = constants;
@@ -100,20 +92,16 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
     Array<double> const costs = Net::costs();
     check_costs(costs.data(), costs.size());
     Array<std::size_t>& first = parts.first = Array<std::size_t>(devices + 1);
-    if (entries > 0)
+    if (std::size_t const entries = options.balance.size(); entries > 0)
         cut_by_sizes(options.balance.data(), entries, Net::size, devices, first.data());
     else
         first = cut_by_costs<Cut>(costs, devices);
     check_found_cut(first, Net::size);
     check_micro_batches(micro_batches, devices);
     parts.programs = forwards(devices, micro_batches);
-    parts.debug = options.debug;
     // Where a queue runs what it is given one behind the other, and where ranks agree, none does.
     parts.overlaps = Device::depth > 1 && !calls_enqueue<Device> && !joins_ranks<Device>;
-    parts.seed = options.seed;
-    parts.options = std::move(device);
-    tell_device<Chosen>(parts, devices);
-    parts.samples = checked_samples(options.samples);
+    take_options<Chosen>(parts, options, std::move(device), devices);
     return parts;
 }
 

@@ -33,17 +33,34 @@ template <class Policy, class Default, class Dynamic> Dynamic chosen(Dynamic con
     else
         return option;
 }
-// K. `cells_per_device`: of the schedule.
-template <class Cut, bool knows_schedule>
-std::size_t chosen_devices(std::size_t cells_per_device, std::size_t option) {
-    if constexpr (!knows_schedule && cuts_by_hand<Cut>)
-        check_cells_per_device(cells_per_device, Cut::cells);
-    return chosen_number("cells", devices_of<Cut>(cells_per_device), option, 0);
+// K, 0 if nothing says it, and M: of a Chosen whose schedule has so many cells on each device.
+// Throws std::invalid_argument where an option does not fit its type.
+struct ChosenNumbers {
+    std::size_t devices, micro_batches;
+};
+template <class Chosen, class Options>
+ChosenNumbers chosen_numbers(std::size_t each, Options const& options) {
+    using Cut = typename Chosen::Cut;
+    std::size_t const entries = options.balance.size();
+    check_cells_per_device(each, entries);
+    std::size_t const constant = devices_of<Cut>(each);
+    if (entries > 0 && (cuts_by_hand<Cut> || constant != dynamic))
+        throw std::invalid_argument("gpipe: Options::balance is for Cells<dynamic>, but the type "
+                                    "says how the layers are cut");
+    if constexpr (cuts_by_hand<Cut>) check_cells_per_device(each, Cut::cells);
+    std::size_t const devices =
+        chosen_number("cells", constant, options.cells == 0 ? entries / each : options.cells, 0);
+    return {devices, chosen_number("micro_batches", Chosen::micro_batch_count,
+                                   options.micro_batches, checked_product(4, devices))};
 }
 
-// What a device is told beside what is chosen for it: of a Chosen with so many devices.
-template <class Chosen, class Device>
-void tell_device(MachineParts<Device>& parts, [[maybe_unused]] std::size_t devices) {
+// What options say as they are, and what a device is told beside: of a Chosen with so many devices.
+template <class Chosen, class Device, class Options>
+void take_options(MachineParts<Device>& parts, Options const& options,
+                  typename Device::Options of_device, [[maybe_unused]] std::size_t devices) {
+    parts.seed = options.seed;
+    parts.debug = options.debug;
+    parts.options = std::move(of_device);
     [[maybe_unused]] typename Device::Options& device = parts.options;
     if constexpr (requires { device.blocking; }) device.blocking |= parts.debug;
     if constexpr (joins_ranks<Device>) {
@@ -57,6 +74,7 @@ void tell_device(MachineParts<Device>& parts, [[maybe_unused]] std::size_t devic
             device.device = Transport::share(std::move(device.device), device.transport->rank(),
                                              device.replicas, devices);
     }
+    parts.samples = checked_samples(options.samples);
 }
 
 // Of the Machine of a Training, whose functors and constants must outlive it: what Chosen, its
@@ -82,19 +100,11 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     };
     std::size_t const each = schedule.cells_per_device();
     std::size_t const entries = options.balance.size();
-    check_cells_per_device(each, entries);
-    if (entries > 0 && (cuts_by_hand<Cut> || devices_of<Cut>(each) != dynamic))
-        throw std::invalid_argument("gpipe: Options::balance is for Cells<dynamic>, but the type "
-                                    "says how the layers are cut");
-    if (devices_of<Cut>(each) == dynamic && entries + options.cells == 0)
+    ChosenNumbers const numbers = chosen_numbers<Chosen>(each, options);
+    std::size_t const devices = numbers.devices, micro_batches = numbers.micro_batches;
+    if (devices == 0)
         throw std::invalid_argument("gpipe: nothing says how many devices there are: with "
                                     "Cells<dynamic> Options::cells does, or Options::balance");
-    std::size_t const devices = chosen_devices<Cut, Chosen::knows_schedule>(
-        each, options.cells == 0 ? entries / each : options.cells);
-    std::size_t const micro_batches =
-        chosen_number("micro_batches", Chosen::micro_batch_count, options.micro_batches,
-                      checked_product(4, devices));
-
     check_cells(Net::size, devices); // each has one at least
     std::size_t const cells = checked_product(devices, each);
     check_cells(Net::size, cells);
@@ -119,7 +129,6 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     check_micro_batches(micro_batches, cells);
 
     parts.snapshot = options.snapshot;
-    parts.debug = options.debug;
     parts.slack = options.slack;
     parts.overlaps = Chosen::Update::immediate;
     parts.replication = Chosen::replication(
@@ -138,10 +147,7 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     parts.checks = chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite,
                                  options.loss_scale, Chosen::Update::immediate);
     model.loss.scales = parts.checks.scale.scales();
-    parts.seed = options.seed;
-    parts.options = std::move(device);
-    tell_device<Chosen>(parts, devices);
-    parts.samples = checked_samples(options.samples);
+    take_options<Chosen>(parts, options, std::move(device), devices);
     return parts;
 }
 
