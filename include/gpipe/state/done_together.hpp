@@ -39,7 +39,7 @@ class DoneTogether {
     [[noreturn]] void fail(Machine& machine, std::string const& path, char const* what) const {
         std::string const words = told_by(machine, who_, error_);
         if (error_) std::rethrow_exception(error_);
-        throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not save " +
+        throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not " +
                          what + ": " + words);
     }
 

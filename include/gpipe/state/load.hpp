@@ -2,13 +2,12 @@
 
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/rank_call.hpp>
+#include <gpipe/state/done_together.hpp>
 #include <gpipe/state/read_plan.hpp>
 #include <gpipe/state/state_inline.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -48,20 +47,18 @@ void age(Machine<Device>& machine, TrainingState const& state,
 template <class Device>
 SavedState load(Machine<Device>& machine, TrainingState const& state, std::string const& path,
                 LoadOptions const& options) {
-    if constexpr (joins_ranks<Device>) {
-        machine.begin_together(RankCall::loads);
-        compare(machine.device().transport(), std::hash<std::string>{}(path),
-                "gpipe: rank %zu loads from another path than rank 0");
-        compare(machine.device().transport(), number_of(options),
-                "gpipe: rank %zu loads with other LoadOptions than rank 0");
-    }
+    machine.begin_together(RankCall::loads);
+    compare(machine, std::hash<std::string>{}(path),
+            "gpipe: rank %zu loads from another path than rank 0");
+    compare(machine, number_of(options),
+            "gpipe: rank %zu loads with other LoadOptions than rank 0");
     SavedState result;
     std::uint64_t what = 0;
     ReadPlan plan;
     std::vector<std::byte> values;
     bool const all = options.only.empty() && options.except.empty();
-    std::exception_ptr error;
-    try {
+    DoneTogether reads; // on all ranks or none
+    bool const failed = reads.failed(machine, true, [&] {
         StateFiles const files(path);
         StateFile const& saved = files.first();
         what = std::hash<std::string>{}(saved.header_text);
@@ -75,22 +72,9 @@ SavedState load(Machine<Device>& machine, TrainingState const& state, std::strin
             range.read(at);
             at += range.wide();
         }
-    } catch (...) {
-        error = std::current_exception();
-    }
-    // On all ranks or none.
-    Array<std::uint64_t> const wrong = machine.gather(error != nullptr);
-    auto const first =
-        static_cast<std::size_t>(std::find(wrong.begin(), wrong.end(), 1) - wrong.begin());
-    if (first < wrong.size()) {
-        std::string const words = told_by(machine, first, error);
-        if (error) std::rethrow_exception(error);
-        throw StateError("gpipe: " + path + ": rank " + std::to_string(first) +
-                         " could not load its part: " + words);
-    }
-    if constexpr (joins_ranks<Device>)
-        compare(machine.device().transport(), what,
-                "gpipe: rank %zu has read another state than rank 0");
+    });
+    if (failed) reads.fail(machine, path, "load its part");
+    compare(machine, what, "gpipe: rank %zu has read another state than rank 0");
     std::byte const* at = values.data();
     for (ReadPlan::Range const& range : plan.ranges) {
         machine.copy(range.memory, at, range.wide());

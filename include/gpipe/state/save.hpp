@@ -136,7 +136,7 @@ void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const
         // What all have heard of, by wait(), is not said again. (Of replicas the first is asked.)
         std::size_t const asked = joins_processes<Device> ? told.size() : 1;
         if (failed && std::count(told.begin(), told.begin() + asked, 0) > 0)
-            waits.fail(machine, path, "what start_save() began");
+            waits.fail(machine, path, "save what start_save() began");
     } else {
         before.wait();
         machine.saving() = nullptr;
@@ -158,7 +158,7 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
             write_state(machine, state, file, joined(metadata, more));
         };
         together(
-            shards.beside(), [&] { write(shards.own(), shards.mark()); }, "its part");
+            shards.beside(), [&] { write(shards.own(), shards.mark()); }, "save its part");
         together(
             shards.is_first(),
             [&] {
@@ -167,7 +167,7 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
                 shards.await(course);
                 write(shards.path(), shards.index());
             },
-            "the state");
+            "save the state");
         if (shards.is_first()) shards.remove_older();
     } else {
         write_state(machine, state, path, metadata);
