@@ -9,7 +9,6 @@
 #include <gpipe/training.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -165,12 +164,9 @@ GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const
     Ranks const& ranks = machine.ranks();
     if constexpr (joins_processes<Device>) {
         machine.begin_together(RankCall::checks_gradients);
-        std::uint64_t told = batch.samples;
-        for (std::uint64_t const number :
-             {std::uint64_t{report.samples}, std::uint64_t{options.entries}, options.seed,
-              std::bit_cast<std::uint64_t>(options.tolerance)})
-            told = detail::mixed(told, number);
-        compare(machine.device().transport(), told,
+        compare(machine.device().transport(),
+                hash_of_all(batch.samples, report.samples, options.entries, options.seed,
+                            options.tolerance),
                 "gpipe: rank %zu is told to check gradients of another number of samples, or with "
                 "other options, than rank 0");
     }

@@ -168,12 +168,8 @@ template <class Train, class Source> class Loader {
     }
     // For all that says which samples a mini-batch has.
     std::uint64_t number() const {
-        std::uint64_t all = 0;
-        for (std::uint64_t const part :
-             {std::uint64_t{samples_}, size_, options_.shuffled ? options_.seed : 0,
-              std::uint64_t{options_.shuffled}, std::uint64_t{options_.parts}})
-            all = detail::mixed(all, part);
-        return all;
+        return detail::hash_of_all(samples_, size_, options_.shuffled ? options_.seed : 0,
+                                   std::uint64_t{options_.shuffled}, options_.parts);
     }
     std::size_t place_of(std::uint64_t number) const {
         return (number % slots_.size() + turn_) % slots_.size();

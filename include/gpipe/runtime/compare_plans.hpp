@@ -5,7 +5,6 @@
 #include <gpipe/runtime/machine_plan.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,12 +15,6 @@ struct PlanPart {
     std::uint64_t hash;
     char const* sentence; // with the first rank where it is another than on rank 0
 };
-
-template <class... Numbers> std::uint64_t hash_of_all(Numbers... numbers) {
-    std::uint64_t hash = 0;
-    ((hash = mixed(hash, std::bit_cast<std::uint64_t>(numbers))), ...);
-    return hash;
-}
 
 // Throws std::invalid_argument, on all ranks, unless all have made the same plan. `tables`: see
 // LanePlan::hash.
