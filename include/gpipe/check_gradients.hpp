@@ -119,39 +119,33 @@ void share_layer(Machine<Device> const& machine, std::size_t i, std::size_t tell
                  std::exception_ptr error, std::size_t rows, GivenTensors& given,
                  GradientReport& report) {
     RankWords words;
-    if (teller == machine.ranks().number()) {
-        words.put_range(what_of(error));
-        for (auto const& output : given.output) words.put_range(output);
-        for (auto const& skip : given.skips) words.put_range(skip);
+    Model const& model = machine.model();
+    bool const tells = teller == machine.ranks().number();
+    std::string what = what_of(error);
+    auto const pass = [&](auto& value) { words.pass(tells, value); };
+    auto const pass_all = [&] {
+        pass(what);
+        for (auto& output : given.output) pass(output);
+        for (auto& skip : given.skips) pass(skip);
+        std::size_t count = report.rows.size() - rows;
+        pass(count);
+        report.rows.resize(rows + count);
         for (std::size_t r = rows; r < report.rows.size(); ++r) {
-            GradientRow const& row = report.rows[r];
-            for (std::string const* text : {&row.tensor, &row.entry, &row.fault})
-                words.put_range(*text);
-            for (std::size_t const number : {row.checked, row.left_out}) words.put(number);
-            for (double const number : {row.analytic, row.numeric, row.error}) words.put(number);
+            GradientRow& row = report.rows[r];
+            row.layer = i;
+            row.name = i < model.infos.size() ? model.infos[i].name : model.loss.name;
+            for (std::string* text : {&row.tensor, &row.entry, &row.fault}) pass(*text);
+            for (std::size_t* number : {&row.checked, &row.left_out}) pass(*number);
+            for (double* number : {&row.analytic, &row.numeric, &row.error}) pass(*number);
         }
-    }
+    };
+    if (tells) pass_all();
     tell_all(machine.device().transport(), machine.engine().tables(), teller, words);
     if (error) std::rethrow_exception(error);
-    if (teller == machine.ranks().number()) return;
-    if (auto const what = words.template get_range<std::string>(); !what.empty())
+    if (!tells) pass_all();
+    if (!what.empty())
         throw RankError("gpipe: on rank " + std::to_string(teller) +
                         ", in check_gradients(): " + what);
-    for (auto& output : given.output) output = words.template get_range<std::vector<std::byte>>();
-    for (auto& skip : given.skips) skip = words.template get_range<std::vector<std::byte>>();
-    Model const& model = machine.model();
-    while (words.at < words.bytes.size()) {
-        GradientRow row;
-        row.layer = i;
-        row.name = i < model.infos.size() ? model.infos[i].name : model.loss.name;
-        for (std::string* text : {&row.tensor, &row.entry, &row.fault})
-            *text = words.template get_range<std::string>();
-        for (std::size_t* number : {&row.checked, &row.left_out})
-            *number = words.template get<std::size_t>();
-        for (double* number : {&row.analytic, &row.numeric, &row.error})
-            *number = words.template get<double>();
-        report.rows.push_back(std::move(row));
-    }
 }
 
 template <class Device>

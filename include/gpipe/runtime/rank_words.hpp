@@ -24,19 +24,21 @@ struct RankWords {
         static_assert(std::is_trivially_copyable_v<T>);
         put(&value, sizeof value);
     }
-    template <class Range> void put_range(Range const& range) { // a string, or bytes
-        put(range.size());
-        put(range.data(), range.size());
-    }
     template <class T> T get() {
         T value;
         get(&value, sizeof value);
         return value;
     }
-    template <class Range> Range get_range() {
-        Range range(get<std::size_t>(), {});
-        get(range.data(), range.size());
-        return range;
+    // Puts it, or gets it, so that both are said once: a value, a string, or bytes.
+    template <class T> void pass(bool tells, T& value) {
+        if constexpr (std::is_trivially_copyable_v<T>) {
+            tells ? put(&value, sizeof value) : get(&value, sizeof value);
+        } else {
+            std::size_t count = value.size();
+            pass(tells, count);
+            value.resize(count);
+            tells ? put(value.data(), count) : get(value.data(), count);
+        }
     }
 
   private:
