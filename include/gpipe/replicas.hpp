@@ -25,8 +25,8 @@ struct OptimizerState {};
 
 namespace detail {
 
-// The replicas of a Device, and who does the work of those in this process. Of one on which they
-// cannot be: nothing, it is said elsewhere.
+// The replicas of a Device, and who does the work of those in this process: nobody, if it joins
+// ranks already. (Where they cannot be it is said elsewhere.)
 template <class Device> struct ReplicasOf {
     using Devices = Device;
     template <class Chosen, class Net> using Team = OneReplica::Team<Chosen, Net>;
@@ -38,12 +38,6 @@ concept MeetsReplicas = requires {
 template <MeetsReplicas Device> struct ReplicasOf<Device> {
     using Devices = Joined<Device, typename LocalTransport<Device>::type>;
     template <class Chosen, class Net> using Team = ReplicaTeam<Chosen, Net>;
-};
-template <class Device>
-    requires joins_ranks<Device>
-struct ReplicasOf<Device> {
-    using Devices = Device;
-    template <class Chosen, class Net> using Team = OneReplica::Team<Chosen, Net>;
 };
 
 } // namespace detail
