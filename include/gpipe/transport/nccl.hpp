@@ -55,10 +55,7 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
     ~NcclRanks() {
         static_cast<void>(cuda::await(wire_, this));
         if (communicator_) communicator_.finalize();
-        double const since = detail::seconds_now();
-        for (std::size_t n = 0;
-             communicator_ && communicator_.state() == ncclInProgress && !lost(since); ++n)
-            pause(n);
+        await_call();
         communicator_.close();
     }
 
@@ -146,13 +143,18 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
         there_.record(wire_);
         stream.wait(there_);
     }
-    // Until NCCL is done with a call. Throws what it says, or who is lost.
-    void settle() {
+    // Until NCCL is done with a call; false where a rank is lost before, and so the communicator.
+    bool await_call() noexcept {
         double const since = detail::seconds_now();
-        for (std::size_t n = 0; communicator_.state() == ncclInProgress; ++n) {
-            if (lost(since)) std::rethrow_exception(error());
+        for (std::size_t n = 0; communicator_ && communicator_.state() == ncclInProgress; ++n) {
+            if (lost(since)) return false;
             pause(n);
         }
+        return true;
+    }
+    // The same; throws what NCCL says, or who is lost.
+    void settle() {
+        if (!await_call()) std::rethrow_exception(error());
         communicator_.check();
     }
     // Since so many bytes were free.
