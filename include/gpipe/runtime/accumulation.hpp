@@ -52,7 +52,6 @@ template <class Training, class Net, class... Policies> class Accumulating {
         });
     }
     Training& self() { return static_cast<Training&>(*this); }
-    auto& machine() { return detail::MachineAccess::machine(self()); }
     auto const& machine() const {
         return detail::MachineAccess::of(static_cast<Training const&>(*this));
     }
