@@ -97,13 +97,6 @@ struct RankNote {
     }
 };
 
-// What ranks compare, and when:
-//   they are made       options of transports (mpi.hpp, nccl.hpp); program and numbers (Joined);
-//                       the plan (compare_plans())
-//   a call begins       RankCall (Joined::agree_on()); then what that is told beside: paths and
-//                       options of save() and load(), options of check_gradients(), a Loader's
-//   a result is asked   RankCall again (agree())
-
 // Throws std::invalid_argument, on all ranks, unless they have given the same number: the sentence
 // with the first rank that has not.
 template <class Transport>
