@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -170,6 +171,52 @@ TEST_CASE("an inference follows a stream of the caller's, which may write the in
             stream.synchronize();
         }
         CHECK(cuda_double::races() == std::vector<std::string>{});
+    }
+}
+
+TEST_CASE("whatever call fails while an inference is started, nobody reads or writes the caller's "
+          "arrays once that has thrown, and the same object goes on") {
+    toy::Data<Real> const data(8, 9);
+    auto const of_data = expected(data.inputs, false);
+    for (bool const follows : {false, true}) {
+        cuda_double::Session session({.devices = 2, .default_streams = true});
+        {
+            toy::Watch watch;
+            Inference inference(make_net(watch), options<Inference>(2, 4, 2));
+            gpipe::cuda::Stream const stream(0);
+            std::size_t failures = 0;
+            for (bool failed = true; failed; ++failures) {
+                CAPTURE(failures);
+                // The host waits until what is on a GPU is read, else a stream of the caller's.
+                gpipe::cuda::Buffer const there(0, data.inputs.size() * sizeof(Real));
+                cuda_double::poke(there.data(), data.inputs.data(), there.size());
+                std::optional<Pinned> inputs(data.inputs), outputs(8 * 3);
+                std::span<Real> const from =
+                    follows ? inputs->numbers
+                            : std::span(reinterpret_cast<Real*>(there.data()), data.inputs.size());
+                std::size_t const before = cuda_double::calls();
+                cuda_double::fail_call(failures, cudaErrorMemoryAllocation);
+                try {
+                    auto pending = follows ? inference.start(from, outputs->numbers, stream.get())
+                                           : inference.start(from, outputs->numbers);
+                    failed = cuda_double::calls() > before + failures;
+                    cuda_double::fail_call(SIZE_MAX / 2, cudaSuccess); // no more
+                    pending.wait();
+                    CHECK(outputs->holds(of_data));
+                } catch (gpipe::cuda::Error const&) {
+                    cuda_double::fail_call(SIZE_MAX / 2, cudaSuccess);
+                    inputs.reset();
+                    outputs.reset();
+                    CHECK(cuda_double::faults() == std::vector<std::string>{});
+                }
+                stream.synchronize();
+            }
+            CHECK(failures > 50);
+            Pinned outputs(8 * 3);
+            inference.predict(data.inputs, outputs.numbers);
+            CHECK(outputs.holds(of_data));
+        }
+        CHECK(cuda_double::complaints() == "");
     }
 }
 

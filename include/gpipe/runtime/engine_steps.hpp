@@ -88,7 +88,12 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
         under_way_[slot] = true;
         if (outcome) outcome->wait_at(outcomes_[slot]);
         next_slot_ = (slot + 1) % slots;
-        feeding.end(); // if that throws, somebody waits for the run all the same
+        try {
+            feeding.end();
+        } catch (...) { // somebody asks for the run all the same, but the arrays are the caller's
+            device_.abort();
+            throw;
+        }
     }
     if (trains && !outcome) accumulated_ = before + samples;
     if (done) count(slot, outcome);
