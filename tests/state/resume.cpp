@@ -334,6 +334,8 @@ TEST_CASE("all that does not fit is in one error, and nothing is loaded") {
         INFO(error, "\n", words);
         CHECK(has(error, words));
     }
+    // What the rest follows from stands in front of it.
+    CHECK(has(error, "this training:\n  it had 3 layers, not 4\n  layer 0 was "));
     CHECK(state_of(other.train) == before);
 
     using Doubles = gpipe::Pipeline<toy::Linear<double, 5, 6>, toy::Square<double, 6>,
@@ -378,6 +380,8 @@ TEST_CASE("all that does not fit is in one error, and nothing is loaded") {
     std::string const plain = error_of([&] { gpipe::load(*chosen(gpipe::SGD{}), folder / "t"); });
     INFO(plain);
     CHECK(has(plain, "unexpected: \"optimizer.1.layer.0000.0\""));
+    CHECK(has(plain, "this training:\n  its optimizer was \"Adam\", not \"SGD\"\n")); // in front
+    CHECK(!has(plain, "frozen"));
     Small<First, gpipe::SGD> sgd;
     CHECK(has(error_of([&] { gpipe::load(sgd.train, folder / "t"); }),
               "unexpected: \"optimizer.1.layer.0002.1\""));
@@ -524,6 +528,9 @@ TEST_CASE("only and except load some tensors by name, and leave all else as it i
                               {.only = {"layer.0000.1"}, .except = {"layer.0000."}});
               }),
               "of what it has, LoadOptions leave nothing to be loaded"));
+    CHECK(has(error_of([&] { gpipe::load(to.train, folder / "s", {.only = {"layer.2"}}); }),
+              "this training:\n  no tensor is called \"layer.2\": the first is "
+              "\"layer.0000.0\"\n"));
     folder.write("archive", std::string("PK\3\4 and so on", 14));
     CHECK(has(error_of([&] { gpipe::load(to.train, folder / "archive"); }),
               "a zip archive, as torch.save() writes them"));
@@ -729,6 +736,17 @@ template <class Train> std::vector<float> values(Train& train, std::size_t layer
 }
 
 } // namespace
+
+TEST_CASE("optimizer state of what is frozen here is said to be that") {
+    using gpipe::shard::Nothing;
+    Folder const folder;
+    gpipe::save(*two<Nothing>(1, 1, false), folder / "s");
+    std::string const error =
+        error_of([&] { gpipe::load(*two<Nothing>(1, 1, true), folder / "s"); });
+    INFO(error);
+    CHECK(has(error, "unexpected: \"optimizer.1.layer.0000.0\" F32[6, 5], of what is frozen here"));
+    CHECK(!has(error, "layer.0001"));
+}
 
 TEST_CASE_TEMPLATE("a tensor's steps are those that its optimizer state has seen", Shard,
                    gpipe::shard::Nothing, gpipe::shard::OptimizerState) {

@@ -106,23 +106,47 @@ GPIPE_STATE_INLINE std::string misfit(safetensors::Entry const& here,
 
 // Which layers and which optimizer are others than those that were saved.
 GPIPE_STATE_INLINE std::string other_types(StateFile const& saved, TrainingState const& state) {
-    std::string problems;
+    std::string problems, each;
     std::size_t layers = 0;
     each_line(saved.own("gpipe.layers"), [&](std::string_view layer) {
         std::size_t const i = layers++;
         if (i < state.layers.size() && layer != state.layers[i])
-            problems += "\n  layer " + std::to_string(i) + " was " + in_quotes(layer) + ", not " +
-                        in_quotes(state.layers[i]);
+            each += "\n  layer " + std::to_string(i) + " was " + in_quotes(layer) + ", not " +
+                    in_quotes(state.layers[i]);
     });
-    if (layers != state.layers.size())
-        problems += "\n  it had " + std::to_string(layers) + " layers, not " +
-                    std::to_string(state.layers.size());
     // (Grouped<O> of any O was called "Grouped" until 2026-11.)
     std::string const optimizer = saved.own("gpipe.optimizer");
     if (!state.infers && optimizer != state.optimizer && optimizer != "Grouped")
         problems +=
             "\n  its optimizer was " + in_quotes(optimizer) + ", not " + in_quotes(state.optimizer);
+    if (layers != state.layers.size())
+        problems += "\n  it had " + std::to_string(layers) + " layers, not " +
+                    std::to_string(state.layers.size());
+    return problems + each;
+}
+
+// Which patterns mean no tensor, and what one is called.
+GPIPE_STATE_INLINE std::string without_meaning(NameFilter const& filter, StateFiles const& files) {
+    std::string problems;
+    for (std::string const& pattern : filter.unused()) {
+        problems += "\n  no tensor is called " + in_quotes(pattern);
+        if (filter.begins_one(pattern))
+            problems += ": with '*' or '?' that is a whole name, as " + in_quotes(pattern + '*');
+        else if (!files.pieces().empty())
+            problems += ": the first is " + in_quotes(files.pieces().begin()->first);
+    }
     return problems;
+}
+// Whether this is the optimizer state of a parameter that learns nothing here.
+GPIPE_STATE_INLINE bool is_of_frozen(std::string_view name, TrainingState const& state) {
+    constexpr std::string_view begin = "optimizer.";
+    if (name.substr(0, begin.size()) != begin) return false;
+    std::string_view const parameter = name.substr(name.find('.', begin.size()) + 1);
+    auto const called = [&](safetensors::Entry const& one) { return one.name == parameter; };
+    return std::any_of(state.tensors.begin(), state.tensors.end(), called) &&
+           std::none_of(state.learned.begin(), state.learned.end(), [&](LearnedTensor const& one) {
+               return called(state.tensors[one.tensor]);
+           });
 }
 
 // `steps`: of the saved state.
@@ -183,19 +207,18 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
         problems +=
             "\n  unexpected: " + in_quotes(name) + ' ' +
             described((*pieces)[0].entry->dtype, (*pieces)[0].entry->shape) +
-            (state.tied.count(name) ? ", which is tied to " + state.tied.find(name)->second : "");
-    for (std::string const& pattern : filter.unused())
-        problems += "\n  no tensor is called " + in_quotes(pattern) +
-                    (filter.begins_one(pattern)
-                         ? ": with '*' or '?' that is a whole name, as " + in_quotes(pattern + '*')
-                         : "");
+            (state.tied.count(name) ? ", which is tied to " + state.tied.find(name)->second : "") +
+            (is_of_frozen(name, state) ? ", of what is frozen here" : "");
     if (!filter.takes_all() && std::count(found.begin(), found.end(), nullptr) ==
                                    static_cast<std::ptrdiff_t>(found.size()))
         problems += "\n  of what it has, LoadOptions leave nothing to be loaded";
     if (options.state_steps && (!foreign || !told))
         problems += foreign ? "\n  LoadOptions::state_steps is given, and no optimizer state loaded"
                             : "\n  LoadOptions::state_steps is given, and the file says how many";
-    if (filter.takes_all() && options.types) problems += other_types(saved, state);
+    // What tensors that do not fit follow from stands in front of them: there may be thousands.
+    std::string const causes =
+        filter.takes_all() && options.types ? other_types(saved, state) : std::string();
+    problems = without_meaning(filter, files) + causes + problems;
     if (!problems.empty())
         saved.refuse(" does not fit this " +
                      std::string(state.infers ? "inference:" : "training:") + problems);
