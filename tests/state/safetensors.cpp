@@ -112,6 +112,7 @@ TEST_CASE("every way not to be sound has its sentence") {
         {"1234567", "7 bytes; a header alone takes 8"},
         {length(100'000'001) + "{}", "100000001 bytes; the format ends at 100000000"},
         {length(~std::uint64_t{0}) + "{}", "18446744073709551615 bytes; the format ends"},
+        {"text, and no state", "no safetensors file begins as this one: the header is said to"},
         {length(3) + "{}", "said to have 3 bytes, but the file ends 2 bytes behind"},
         {length(0), "does not begin with a brace"},
         {with_header(" {}"), "does not begin with a brace"},

@@ -71,8 +71,9 @@ GPIPE_STATE_INLINE std::uint64_t header_bytes(std::span<std::byte const> begin,
                          " bytes; a header alone takes 8 and more");
     std::memcpy(&n, begin.data(), sizeof n);
     if (n > most_header_bytes)
-        throw StateError("the header is said to have " + std::to_string(n) +
-                         " bytes; the format ends at " + std::to_string(most_header_bytes));
+        throw StateError("no safetensors file begins as this one: the header is said to have " +
+                         std::to_string(n) + " bytes; the format ends at " +
+                         std::to_string(most_header_bytes));
     if (n > file_bytes - sizeof n)
         throw StateError("the header is said to have " + std::to_string(n) +
                          " bytes, but the file ends " + std::to_string(file_bytes - sizeof n) +
