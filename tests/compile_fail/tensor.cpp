@@ -9,6 +9,8 @@
 // expect GPIPE_SECOND_OF_OPTIONAL: gpipe: there is one tensor
 // expect GPIPE_THIRD_OF_TWO: gpipe: there are not so many tensors
 // expect GPIPE_NINTH_OF_EIGHT: gpipe: there are not so many tensors
+// expect GPIPE_INDEX_MISSING: gpipe: an element of a micro-batch's tensor is at its sample and one index per extent
+// expect GPIPE_INDEX_TOO_MANY: gpipe: an element of a sample's tensor is at one index per extent
 #include <gpipe/pipeline.hpp>
 #include <support/blank_layers.hpp>
 
@@ -68,3 +70,13 @@ auto of_two(gpipe::Views<View, View> const& views) { return gpipe::get<two>(view
 auto of_eight(gpipe::Views<View, View, View, View, View, View, View, View> const& views) {
     return gpipe::get<eight>(views);
 }
+
+// Indexed by a layer.
+#if defined(GPIPE_INDEX_MISSING)
+constexpr auto element = [](auto view) { return view(0); };
+#elif defined(GPIPE_INDEX_TOO_MANY)
+constexpr auto element = [](auto view) { return view[0](1, 0); };
+#else
+constexpr auto element = [](auto view) { return view(0, 1) + view[0](1); };
+#endif
+[[maybe_unused]] float first(gpipe::BatchView<float const, 2> view) { return element(view); }

@@ -514,7 +514,7 @@ TEST_CASE("one sample is enough, and batches that do not fit are refused") {
     CHECK(report_of<float, toy::MeanSquare<float, 5>>(one, 1, toy::Linear<float, 5, 5>{}).passed());
     CHECK_THROWS_WITH_AS((report_of<float, toy::MeanSquare<float, 5>>(toy::numbers<float>(10, 2), 1,
                                                                       toy::Linear<float, 5, 5>{})),
-                         "gpipe: 2 inputs, but 1 targets", std::invalid_argument);
+                         "gpipe: inputs of 2 samples, but targets of 1", std::invalid_argument);
     toy::Watch watch;
     toy::Train<float, gpipe::device::Host>::Options options;
     options.samples = 8;

@@ -12,7 +12,8 @@ template <std::size_t Index, class L> struct CheckCost {
     static consteval bool ok() {
         constexpr bool declares = LayerTraits<L>::has_cost;
         static_assert(declares, "gpipe: some layers of the chain declare a cost, layer Index (L) "
-                                "does not: declare it on all or on none");
+                                "does not: declare it on all or on none (of a type that is not "
+                                "yours: struct Mine : L { static constexpr double cost = ...; })");
         return declares;
     }
 };

@@ -99,7 +99,8 @@ template <class... Ts, bool writable> class BatchOf<Tensors<Ts...>, writable> {
         static_assert(
             sizeof...(Others) == sizeof...(Ts),
             "gpipe: a batch is made of one range for each of its tensors, in braces where "
-            "there are several: there are more tensors than ranges here, or fewer");
+            "there are several, side inputs last: there are more tensors than ranges here, or "
+            "fewer");
         if constexpr (sizeof...(Others) == sizeof...(Ts))
             (void)(detail::CheckRange<Ts, std::remove_reference_t<Others>,
                                       detail::fits_range<Others, Element<Ts>>()>::ok() &&
@@ -187,7 +188,8 @@ namespace detail {
 
 GPIPE_INLINE void check_samples(std::size_t samples, std::size_t others, char const* what) {
     if (samples != others)
-        throw_error<std::invalid_argument>("gpipe: %zu inputs, but %zu %s", samples, others, what);
+        throw_error<std::invalid_argument>("gpipe: inputs of %zu samples, but %s of %zu", samples,
+                                           what, others);
     if (samples == 0) throw_error<std::invalid_argument>("gpipe: the mini-batch is empty");
 }
 

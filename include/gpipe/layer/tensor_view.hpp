@@ -71,11 +71,13 @@ template <class T, std::size_t... Extents> class TensorView {
     }
 
     /// The element at one index per extent.
-    template <class... Indices>
-        requires(sizeof...(Indices) == sizeof...(Extents))
-    constexpr T& operator()(Indices... indices) const {
+    template <class... Indices> constexpr T& operator()(Indices... indices) const {
+        constexpr bool one_each = sizeof...(Indices) == sizeof...(Extents);
+        static_assert(one_each, "gpipe: an element of a sample's tensor is at one index per extent "
+                                "(Extents): view(i, ...)");
         std::size_t offset = 0;
-        ((offset = offset * Extents + detail::checked(indices, Extents)), ...);
+        if constexpr (one_each)
+            ((offset = offset * Extents + detail::checked(indices, Extents)), ...);
         return data_[offset];
     }
 
@@ -114,10 +116,13 @@ template <class T, std::size_t... Extents> class BatchView {
     }
     /// Element (i, ...) of a sample.
     template <class... Indices>
-        requires(sizeof...(Indices) == sizeof...(Extents))
     constexpr T& operator()(std::size_t sample, Indices... indices) const {
+        constexpr bool one_each = sizeof...(Indices) == sizeof...(Extents);
+        static_assert(one_each, "gpipe: an element of a micro-batch's tensor is at its sample and "
+                                "one index per extent (Extents): view(sample, i, ...)");
         std::size_t offset = detail::checked(sample, samples_);
-        ((offset = offset * Extents + detail::checked(indices, Extents)), ...);
+        if constexpr (one_each)
+            ((offset = offset * Extents + detail::checked(indices, Extents)), ...);
         return data_[offset];
     }
 
