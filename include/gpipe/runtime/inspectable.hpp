@@ -75,7 +75,6 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
     /// The same by copies, from and to any device's memory: to or from what a std::span is made of,
     /// a vector, an array. T need not be said. Throws std::invalid_argument, too, if the sizes
     /// differ.
-    ///@{
     template <class T = void, class Range = std::span<T>>
         requires detail::IsArray<Range>
     void read_parameter(std::size_t layer, std::size_t tensor, Range&& to) {
@@ -84,6 +83,7 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
         machine.copy(std::as_writable_bytes(values).data(),
                      parameter_for(machine, layer, tensor, values).parameter, values.size_bytes());
     }
+    /// To the parameter.
     template <class T = void, class Range = std::span<T const>>
         requires detail::IsArray<Range>
     void write_parameter(std::size_t layer, std::size_t tensor, Range const& from) {
@@ -94,11 +94,9 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
                      std::as_bytes(values).data(), values.size_bytes());
         machine.engine().tied().spread(layer, tensor);
     }
-    ///@}
     /// Copies buffer `tensor` of layer `layer`, see LayerTraits::Buffers, from and to any device's
     /// memory, as a parameter. Throws std::out_of_range where there is none, std::invalid_argument
     /// if its elements are of another type than T (std::byte stands for any), or not as many.
-    ///@{
     template <class T = void, class Range = std::span<T>>
         requires detail::IsArray<Range>
     void read_buffer(std::size_t layer, std::size_t tensor, Range&& to) {
@@ -107,6 +105,7 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
         machine.copy(std::as_writable_bytes(values).data(),
                      buffer_for(machine, layer, tensor, values), values.size_bytes());
     }
+    /// To the buffer.
     template <class T = void, class Range = std::span<T const>>
         requires detail::IsArray<Range>
     void write_buffer(std::size_t layer, std::size_t tensor, Range const& from) {
@@ -116,7 +115,6 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
         machine.copy(buffer_for(machine, layer, tensor, values), std::as_bytes(values).data(),
                      values.size_bytes());
     }
-    ///@}
     /// How many parameter tensors a layer has. Throws std::out_of_range.
     std::size_t tensors(std::size_t layer) const {
         check_layer(machine(), layer);
