@@ -198,8 +198,8 @@ template <class L> consteval bool parameters_learn() {
         if (bytes == 0) return false;
     return true;
 }
-// A share of decay for each parameter tensor. Further ones are not seen: clang 14 does not know the
-// bound of an array in a class template.
+// A share of decay for each parameter tensor, and no more: whether an entry is there, for clang 14
+// does not know the bound of an array in a class template.
 template <class L> consteval bool decay_fits() {
     constexpr std::size_t count = TensorGroup<typename LayerTraits<L>::Parameters>::count;
     if constexpr (LayerTraits<L>::has_decay && count > 0) {

@@ -22,8 +22,6 @@ struct Slope {
     /// What rounding may hide where outputs do not change: all of the slope, or nothing of it if
     /// they do not depend on what is moved.
     double hidden = 0;
-    double rounded = 0; ///< what rounding may do, of both
-    double width = 0;   ///< that it was found at
 
     /// The largest error that is to be expected; of one kink it is at most 2/3 of the doubt.
     double margin() const { return 3 * (doubt + hidden); }
@@ -76,21 +74,18 @@ template <class Bench> class LayerSlopes {
     /// times as wide they see something else of what is rounded.
     Slope along(Place place, std::size_t way, double scale, double stretch = 1) {
         double const well = std::sqrt(epsilon_);
-        std::vector<Slope> all;
         Slope best;
         each_width(place, way, stretch * scale, [&](Slope const& slope) {
-            all.push_back(slope);
             if (slope.margin() < best.margin()) best = slope;
             return !best.within(1e-3 * well);
         });
-        if (scale >= 1 || best.within(well)) return as_seen_nearer(best, all);
+        if (scale >= 1 || best.within(well)) return best;
         each_width(place, way, stretch, [&](Slope const& slope) {
-            all.push_back(slope);
             // The function may be flat so far away, where a slope of little is little in doubt.
             if (slope.within(0.1) && slope.margin() < best.margin()) best = slope;
             return !best.within(1e-3 * well);
         });
-        return as_seen_nearer(best, all);
+        return best;
     }
 
   private:
@@ -101,28 +96,6 @@ template <class Bench> class LayerSlopes {
         double step = 0;
         std::vector<double> each; ///< the sum's terms, by output
     };
-
-    // What is steep within the widths and flat beyond, as a norm of values that are all but equal,
-    // has a slope of little wherever it is looked at from afar, and little doubt of that. What a
-    // smaller width sees is in doubt by as much as the larger one did not see; of what bends there,
-    // too, nothing is known.
-    static Slope as_seen_nearer(Slope const& best, std::vector<Slope>& all) {
-        std::sort(all.begin(), all.end(),
-                  [](Slope const& a, Slope const& b) { return a.width > b.width; });
-        Slope result = best;
-        for (Slope const& nearer : all) {
-            double const missed =
-                std::abs(nearer.value - result.value) + nearer.doubt - nearer.rounded;
-            // Much more than is counted may be rounded within a layer.
-            bool const misses = missed > std::max(result.margin(), 32 * nearer.rounded);
-            if (nearer.width >= result.width || !misses || !is_finite(missed)) continue;
-            bool const bends = !nearer.within(0.25);
-            result = nearer;
-            result.doubt = bends ? Slope{}.doubt
-                                 : std::max(nearer.doubt, std::abs(nearer.value - best.value) / 3);
-        }
-        return result;
-    }
 
     // Widths about the fourth root of the elements' precision, where what is left out of the
     // series and what is rounded are about as small; twice that is the other width.
@@ -174,8 +147,7 @@ template <class Bench> class LayerSlopes {
         double const noise = std::sqrt(right.noise + left.noise) / width;
         double const hidden = std::sqrt(right.hidden + left.hidden) / width;
         return {(4 * near - far) / 3,
-                std::abs(near - far) + std::max(std::abs(bend), std::sqrt(bends)) + noise, hidden,
-                noise + hidden, width};
+                std::abs(near - far) + std::max(std::abs(bend), std::sqrt(bends)) + noise, hidden};
     }
 
     Change changed(Place place, double step) {
