@@ -291,13 +291,13 @@ TEST_CASE("Lingvo P2 batches that do not fit are refused with their numbers, and
     };
     CHECK(has(step(many.inputs, many.targets), {"9 samples", "planned for 8"}));
     CHECK(has(step(none.inputs, none.targets), {"empty"}));
-    CHECK(has(step(right.inputs, many.targets), {"8 inputs", "9 targets"}));
+    CHECK(has(step(right.inputs, many.targets), {"inputs of 8 samples", "targets of 9"}));
     CHECK(has(step(torn, right.targets), {"inputs", "12 elements", "5"}));
     CHECK(has(step(right.inputs, std::vector<Real>(23)), {"targets", "23 elements", "3"}));
     CHECK(has(words<std::invalid_argument>([&] { train.evaluate(none.inputs, none.targets); }),
               {"empty"}));
     CHECK(has(words<std::invalid_argument>([&] { train.predict(many.inputs, outputs); }),
-              {"9 inputs", "8 outputs"}));
+              {"inputs of 9 samples", "outputs of 8"}));
     CHECK(train.steps() == 0);
     CHECK(watch.count(0, toy::Phase::forward) == 0);
     CHECK(step(right.inputs, right.targets) == "nothing was thrown");
