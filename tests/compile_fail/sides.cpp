@@ -4,7 +4,7 @@
 // expect GPIPE_SIDE_IS_SKIP: gpipe: what layer Index \(L\) calls Side must be a gpipe::SideInput
 // expect GPIPE_SIDE_TWICE: gpipe: what layer Index \(L\) calls Side must be a gpipe::SideInput
 // expect GPIPE_SIDE_OTHER_TENSOR: gpipe: layer Index \(L\) reads a T as the side input Tag
-// expect GPIPE_SIDE_OTHER_TENSOR: CheckSide<2, Second, |Index=2, L=Second
+// expect GPIPE_SIDE_OTHER_TENSOR: CheckSide<2, Second, .*gpipe::Tensor<int, 4>, gpipe::Tensor<int, 3>|Index=2, L=Second.*OtherT=(Ints|gpipe::Tensor<int, 3>)
 // expect GPIPE_SIDE_OTHER_BATCH: gpipe: a batch is made of one range for each of its tensors
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>

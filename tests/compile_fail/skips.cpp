@@ -14,8 +14,8 @@
 // expect GPIPE_I8_TWICE: CheckSkip<.*[ (]2, Gives, Foo, 0, Gives|Index=2, L=Gives, Tag=Foo, Other=0
 // expect GPIPE_H5_POPPED_BEFORE: gpipe: layer Other \(OtherLayer\) pops a tensor under Tag before layer
 // expect GPIPE_H5_POPPED_BEFORE: CheckSkip<.*[ (]2, Gives, Foo, 0, Takes|Index=2, L=Gives, Tag=Foo, Other=0
-// expect GPIPE_OTHER_TENSOR: gpipe: layer Index \(L\) pops a T under Tag, but layer Other
-// expect GPIPE_OTHER_TENSOR: CheckSkip<.*[ (]1, TakesOther, Foo, 0, Gives, gpipe::Tensor<float, 3>|T=gpipe::Tensor<float, 3>
+// expect GPIPE_OTHER_TENSOR: gpipe: layer Index \(L\) pops a T under Tag, but layer Other \(OtherLayer\) stashes an OtherT
+// expect GPIPE_OTHER_TENSOR: CheckSkip<.*[ (]1, TakesOther, Foo, 0, Gives, gpipe::Tensor<float, 3>, gpipe::Tensor<float, 4>|T=gpipe::Tensor<float, 3>.*OtherT=(Floats|gpipe::Tensor<float, 4>)
 // expect GPIPE_OUT_OF_A_REPEAT: gpipe: layer Index \(L\) stashes a tensor under Tag, but no layer pops
 // expect GPIPE_NO_SKIP: gpipe: what layer Index \(L\) stashes or pops must be a gpipe::Skip<Tag
 // expect GPIPE_NO_TENSOR: gpipe: what layer Index \(L\) stashes or pops must be a gpipe::Skip<Tag

@@ -4,7 +4,7 @@
 // expect GPIPE_ALONE_TOO: gpipe: layer Index \(L\) ties a parameter tensor under Tag, but no other layer does
 // expect GPIPE_ALONE_TOO: CheckTie<.*[ (]2, Both, Bar|Index=2, L=Both, Tag=Bar
 // expect GPIPE_OTHER_TENSOR: gpipe: layer Index \(L\) ties a T under Tag, but layer First
-// expect GPIPE_OTHER_TENSOR: CheckTie<.*[ (]2, Bias, Foo, 0, Table, gpipe::Tensor<float, 4>|L=Bias, Tag=Foo, First=0.*T=gpipe::Tensor<float, 4>
+// expect GPIPE_OTHER_TENSOR: CheckTie<.*[ (]2, Bias, Foo, 0, Table, gpipe::Tensor<float, 4>, gpipe::Tensor<float, 4, 4>|L=Bias, Tag=Foo, First=0.*T=gpipe::Tensor<float, 4>, OtherT=gpipe::Tensor<float, 4, 4>
 // expect GPIPE_OTHER_IN_A_REPEAT: gpipe: layer Index \(L\) ties a T under Tag, but layer First
 // expect GPIPE_NO_TIE: gpipe: what layer Index \(L\) calls Tied must be a gpipe::Tie<Tag, tensor>
 // expect GPIPE_NO_TENSOR: gpipe: what layer Index \(L\) calls Tied must be a gpipe::Tie<Tag, tensor>

@@ -36,10 +36,11 @@ struct TieFault {
         alone,        ///< no other layer has the tag
         other_tensor, ///< than that of the first end
     };
-    Kind kind = Kind::nothing; ///< the first that was found
-    std::size_t leaf = 0;      ///< that has the end
-    std::uint32_t end = 0;     ///< see TieEnds
-    std::size_t first = 0;     ///< leaf of the tie's first end
+    Kind kind = Kind::nothing;   ///< the first that was found
+    std::size_t leaf = 0;        ///< that has the end
+    std::uint32_t end = 0;       ///< see TieEnds
+    std::size_t first = 0;       ///< leaf of the tie's first end
+    std::uint32_t first_end = 0; ///< which it is there
 };
 
 namespace detail {
@@ -86,7 +87,8 @@ constexpr TieFault each_tied(LayerInfo const* infos, Part<ItemExtent> items, F f
     }
     TieFault fault;
     auto const blame = [&](TieFault::Kind kind, End const& end, End const& first) {
-        if (fault.kind == TieFault::Kind::nothing) fault = {kind, end.leaf, end.number, first.leaf};
+        if (fault.kind == TieFault::Kind::nothing)
+            fault = {kind, end.leaf, end.number, first.leaf, first.number};
     };
     std::uint32_t tie = 0;
     Array<bool> found(leaf_ends); // by tag

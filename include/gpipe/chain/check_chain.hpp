@@ -5,15 +5,16 @@
 #include <gpipe/chain/check_neighbours.hpp>
 
 #include <cstddef>
+#include <type_traits>
 
 namespace gpipe {
 
 template <class... Items> class Pipeline;
 
-/// The sentence about a tensor that layer `Index` stashes or pops under Tag, where the rest of the
-/// chain does not go with it.
+/// The sentence about a tensor that layer `Index` stashes or pops under Tag, a T, where the rest of
+/// the chain does not go with it: `Other`, which stashes an OtherT.
 template <SkipFault::Kind kind, std::size_t Index, class L, class Tag, std::size_t Other,
-          class OtherLayer, class T>
+          class OtherLayer, class T, class OtherT>
 struct CheckSkip {
     static consteval bool ok() {
         using Fault = SkipFault::Kind;
@@ -36,15 +37,15 @@ struct CheckSkip {
                       "(L) stashes it");
         static_assert(kind != Fault::other_tensor,
                       "gpipe: layer Index (L) pops a T under Tag, but layer Other (OtherLayer) "
-                      "stashes another tensor");
+                      "stashes an OtherT");
         return false;
     }
 };
 
 /// The sentence about a parameter tensor T that layer `Index` ties under Tag, where that is not one
-/// with others.
+/// with others, or the first of these is an OtherT.
 template <TieFault::Kind kind, std::size_t Index, class L, class Tag, std::size_t First,
-          class FirstLayer, class T>
+          class FirstLayer, class T, class OtherT>
 struct CheckTie {
     static consteval bool ok() {
         using Fault = TieFault::Kind;
@@ -52,20 +53,20 @@ struct CheckTie {
                       "gpipe: layer Index (L) ties a parameter tensor under Tag, but no other "
                       "layer does");
         static_assert(kind != Fault::other_tensor,
-                      "gpipe: layer Index (L) ties a T under Tag, but layer First (FirstLayer) "
-                      "another tensor");
+                      "gpipe: layer Index (L) ties a T under Tag, but layer First (FirstLayer) an "
+                      "OtherT");
         return false;
     }
 };
 
 /// The sentence about a side input that layer `Index` reads under Tag as a T, where another layer
-/// reads another tensor under it.
+/// reads an OtherT under it.
 template <std::size_t Index, class L, class Tag, std::size_t First, class FirstLayer, class T,
-          bool fits = false>
+          class OtherT, bool fits = false>
 struct CheckSide {
     static consteval bool ok() {
         static_assert(fits, "gpipe: layer Index (L) reads a T as the side input Tag, but layer "
-                            "First (FirstLayer) another tensor");
+                            "First (FirstLayer) an OtherT");
         return fits;
     }
 };
@@ -103,9 +104,12 @@ template <class Shape, class... Items> consteval bool check_skip() {
     constexpr std::size_t other_index = layer_of(fault.other, Shape::extents);
     using L = LayerAt<Shape, index, Items...>;
     using Other = LayerAt<Shape, other_index, Items...>;
-    using S = SkipAt<L, fault.end>;
-    return CheckSkip<fault.kind, index, L, typename SkipOf<S>::tag, other_index, Other,
-                     typename SkipOf<S>::Tensor>::ok();
+    using End = SkipOf<SkipAt<L, fault.end>>;
+    return CheckSkip<
+        fault.kind, index, L, typename End::tag, other_index, Other, typename End::Tensor,
+        typename std::conditional_t<fault.kind == SkipFault::Kind::other_tensor,
+                                    typename skips_of<Other>::template Stash<typename End::tag>,
+                                    End>::Tensor>::ok();
 }
 
 // The same of a tie.
@@ -114,9 +118,11 @@ template <class Shape, class... Items> consteval bool check_tie() {
     constexpr std::size_t index = layer_of(fault.leaf, Shape::extents);
     constexpr std::size_t first = layer_of(fault.first, Shape::extents);
     using L = LayerAt<Shape, index, Items...>;
+    using First = LayerAt<Shape, first, Items...>;
     using End = typename ties_of<L>::template at<fault.end>;
-    return CheckTie<fault.kind, index, L, typename End::tag, first, LayerAt<Shape, first, Items...>,
-                    typename End::Tensor>::ok();
+    using FirstEnd = typename ties_of<First>::template at<fault.first_end>;
+    return CheckTie<fault.kind, index, L, typename End::tag, first, First, typename End::Tensor,
+                    typename FirstEnd::Tensor>::ok();
 }
 
 // The same of a side input.
@@ -128,9 +134,12 @@ template <class Shape, class... Items> consteval bool check_sides() {
         constexpr std::size_t index = layer_of(fault.leaf, Shape::extents);
         constexpr std::size_t first = layer_of(fault.first, Shape::extents);
         using L = LayerAt<Shape, index, Items...>;
+        using First = LayerAt<Shape, first, Items...>;
         using End = typename SideTypes<sides_of<L>>::template at<fault.place>;
-        return CheckSide<index, L, typename End::tag, first, LayerAt<Shape, first, Items...>,
-                         typename End::Tensor>::ok();
+        using Others = SideTypes<sides_of<First>>;
+        using FirstEnd = typename Others::template at<Others::template place<typename End::tag>()>;
+        return CheckSide<index, L, typename End::tag, first, First, typename End::Tensor,
+                         typename FirstEnd::Tensor>::ok();
     }
 }
 
