@@ -33,8 +33,9 @@ template <class T> struct Numbers {
 };
 template <class T> struct Results {
     std::vector<T> y, dx, dscale, dshift;
+    std::vector<T> fixed_dx, fixed_dscale, fixed_dshift;
     std::vector<T> sync_y, sync_dx, sync_dscale, sync_dshift; // of two replicas with other samples
-    std::vector<double> statistics, copied, running;
+    std::vector<double> statistics, cleared, copied, running;
     std::vector<std::int64_t> moves;
 };
 
@@ -55,13 +56,20 @@ Results<T> run(Numbers<T> const& numbers, Work const& work, Memory memory) {
     work.moments(shape, x.data(), rows);
     work.normalize(shape, x.data(), y.data(), scale.data(), shift.data(), OfMoments{rows, 1e-5});
     work.backward(shape, x.data(), dy.data(), dx.data(), scale.data(), dscale.data(), dshift.data(),
-                  1e-5);
+                  OfSamples{1e-5});
     work.each(c, MergeMoments{sums, rows});
     work.each(c, MergeMoments{sums, rows});
     UpdateRunning const update{sums,         running.data(), running.data() + c,
                                moves.data(), {0.25, false},  false};
     work.each(c, update);
     work.each(1, CountMoves{update});
+
+    auto fixed_dx = memory(numbers.x), fixed_dscale = memory(numbers.scale),
+         fixed_dshift = memory(numbers.shift);
+    work.backward(shape, x.data(), dy.data(), fixed_dx.data(), scale.data(), fixed_dscale.data(),
+                  fixed_dshift.data(), OfRunning{running.data(), running.data() + c, 1e-5});
+    auto cleared = memory(std::vector<double>(4 * c, 1.0));
+    work.each(c, ClearStatistics{{cleared.data(), c}, 3});
 
     std::size_t const stride = 40 * c; // of what a replica tells
     auto told = memory(std::vector<double>(2 * stride)),
@@ -80,9 +88,10 @@ Results<T> run(Numbers<T> const& numbers, Work const& work, Memory memory) {
                          gradients);
     auto copied = memory(std::vector<double>(4 * c));
     work.each(c, CopyMoments{{copied.data(), c}, moments.of.rows(1)});
-    return {y.get(),      dx.get(),      dscale.get(),      dshift.get(),
-            sync_y.get(), sync_dx.get(), sync_dscale.get(), sync_dshift.get(),
-            sum.get(),    copied.get(),  running.get(),     moves.get()};
+    return {y.get(),        dx.get(),           dscale.get(),       dshift.get(),
+            fixed_dx.get(), fixed_dscale.get(), fixed_dshift.get(), sync_y.get(),
+            sync_dx.get(),  sync_dscale.get(),  sync_dshift.get(),  sum.get(),
+            cleared.get(),  copied.get(),       running.get(),      moves.get()};
 }
 
 template <class T> struct OnHost {
@@ -136,6 +145,10 @@ TEST_CASE_TEMPLATE("kernels of BatchNorm give what its loops give", T, float, do
         compare(gpu.dx, host.dx, epsilon);
         compare(gpu.dscale, host.dscale, epsilon);
         compare(gpu.dshift, host.dshift, epsilon);
+        compare(gpu.fixed_dx, host.fixed_dx, epsilon);
+        compare(gpu.fixed_dscale, host.fixed_dscale, epsilon);
+        compare(gpu.fixed_dshift, host.fixed_dshift, epsilon);
+        CHECK(gpu.cleared == host.cleared);
         compare(gpu.sync_y, host.sync_y, epsilon);
         compare(gpu.sync_dx, host.sync_dx, epsilon);
         compare(gpu.sync_dscale, host.sync_dscale, epsilon);

@@ -3,6 +3,7 @@
 // its backward against differences: buffers.cpp, too.
 #include "support/net.hpp"
 
+#include <gpipe/check_gradients.hpp>
 #include <gpipe/layers/batch_norm.hpp>
 #include <gpipe/layers/sync_batch_norm.hpp>
 #include <gpipe/profile.hpp>
@@ -67,6 +68,30 @@ template <std::size_t C, std::size_t P> struct Textbook {
                         scale[c] / deviation *
                         (dy(s, c, p) - sum / n - (x(s, c, p) - mean) / deviation * weighted / n);
         }
+    }
+};
+
+// The same by a mean and a deviation that are known.
+template <std::size_t C, std::size_t P> struct Known : Textbook<C, P> {
+    double mean[C] = {}, deviation[C] = {};
+
+    void forward(auto& ctx, auto x, auto y) const {
+        auto [scale, shift] = ctx.parameters();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t c = 0; c < C; ++c)
+                for (std::size_t p = 0; p < P; ++p)
+                    y(s, c, p) = (x(s, c, p) - mean[c]) / deviation[c] * scale[c] + shift[c];
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        auto const scale = get<0>(ctx.parameters());
+        auto [dscale, dshift] = ctx.gradients();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t c = 0; c < C; ++c)
+                for (std::size_t p = 0; p < P; ++p) {
+                    dshift[c] += dy(s, c, p);
+                    dscale[c] += dy(s, c, p) * (x(s, c, p) - mean[c]) / deviation[c];
+                    dx(s, c, p) = dy(s, c, p) * scale[c] / deviation[c];
+                }
     }
 };
 
@@ -149,10 +174,10 @@ Statistics of(std::vector<double> const& x, std::size_t c, std::size_t first, st
 template <class T> struct Running {
     std::vector<double> mean = std::vector<double>(3), variance = mean;
     std::int64_t moves[1] = {};
-    explicit Running(T& train) {
-        train.read_buffer(0, 0, std::span(mean));
-        train.read_buffer(0, 1, std::span(variance));
-        train.read_buffer(0, 2, std::span<std::int64_t>(moves));
+    explicit Running(T& train, std::size_t layer = 0) {
+        train.read_buffer(layer, 0, std::span(mean));
+        train.read_buffer(layer, 1, std::span(variance));
+        train.read_buffer(layer, 2, std::span<std::int64_t>(moves));
     }
 };
 doctest::Approx near(double value) { return doctest::Approx(value).epsilon(1e-12); }
@@ -304,6 +329,58 @@ TEST_CASE("where a micro-batch never has two values of a channel nothing would l
                                  {.samples = 1}));
 }
 
+TEST_CASE_TEMPLATE("fixed ones normalise in training, too, and stay as they are; then go on", Norm,
+                   gpipe::BatchNorm<gpipe::Tensor<double, 3, 4>>, PerBatch,
+                   gpipe::SyncBatchNorm<gpipe::Tensor<double, 3, 4>>) {
+    using T = Train<Norm, 3, 4>;
+    using Plain = Train<Known<3, 4>, 3, 4>;
+    auto const x = batch(16, 1), target = toy::numbers<double>(16 * 12, 2);
+    for (std::size_t const micro_batches : {1, 4, 16})
+        for (auto const& checkpointing : toy::checkpointings) {
+            auto o = options<T>(micro_batches == 4 ? 3 : 1, micro_batches);
+            o.checkpointing = checkpointing.policy;
+            T train({}, {}, gpipe::SGD{0.01f}, o);
+            for (std::uint32_t step = 0; step < 2; ++step)
+                (void)train.step(batch(16, step), target);
+            train.template change_layer<1>([](auto& norm) { norm.fixed = true; });
+            Running const before(train, 1);
+            Plain plain({}, {}, gpipe::SGD{0.01f}, options<Plain>(1, micro_batches));
+            plain.template change_layer<1>([&](auto& known) {
+                for (std::size_t c = 0; c < 3; ++c) {
+                    known.mean[c] = before.mean[c];
+                    known.deviation[c] = std::sqrt(before.variance[c] + 1e-5);
+                }
+            });
+            for (std::size_t layer = 0; layer < 3; ++layer)
+                for (std::size_t t = 0; t < plain.tensors(layer); ++t)
+                    plain.template write_parameter<double>(
+                        layer, t, train.template parameter<double>(layer, t));
+            for (std::size_t const samples : {16, 5}) {
+                auto const inputs = std::span(x).first(12 * samples);
+                auto const targets = std::span(target).first(12 * samples);
+                CHECK(train.step(inputs, targets).loss == near(plain.step(inputs, targets).loss));
+                for (std::size_t layer = 0; layer < 3; ++layer)
+                    for (std::size_t t = 0; t < plain.tensors(layer); ++t) {
+                        auto const own = train.template gradient<double>(layer, t);
+                        auto const other = plain.template gradient<double>(layer, t);
+                        for (std::size_t i = 0; i < own.size(); ++i)
+                            CHECK(own[i] - other[i] == doctest::Approx(0).epsilon(1e-9));
+                    }
+            }
+            auto const report = gpipe::check_gradients(train, x, target);
+            INFO(report);
+            CHECK(report.passed());
+            Running const after(train, 1);
+            CHECK(after.mean == before.mean);
+            CHECK(after.variance == before.variance);
+            CHECK(after.moves[0] == before.moves[0]);
+            if (micro_batches == 16) continue;
+            train.template change_layer<1>([](auto& norm) { norm.fixed = false; });
+            (void)train.step(x, target);
+            CHECK(Running(train, 1).moves[0] > before.moves[0]);
+        }
+}
+
 TEST_CASE("K7 with several micro-batches outputs differ from those of one, running statistics do "
           "not") {
     using T = TrainAlone<Alone>;
@@ -423,7 +500,7 @@ TEST_CASE_TEMPLATE(
             loops.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
                             OfMoments{rows, 1e-5});
             loops.backward(shape, x.data(), dy.data(), dx.data(), scale.data(), dscale.data(),
-                           dshift.data(), 1e-5);
+                           dshift.data(), OfSamples{1e-5});
             std::size_t wrong = 0;
             for (std::size_t c = 0; c < 3; ++c) {
                 double const n = static_cast<double>(shape.elements());

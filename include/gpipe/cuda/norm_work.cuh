@@ -60,13 +60,21 @@ __global__ void normalize_kernel(Channels shape, T const* x, T* y, P const* scal
         y[at] = element_of<T>(normal(static_cast<double>(x[at])) * factor + offset);
     }
 }
+template <class T>
+__device__ Normal normal_in(Channels const& shape, T const* x, std::size_t c, OfSamples of) {
+    return normal_of(moments_of_block(shape, x, c), of.epsilon);
+}
+template <class T>
+__device__ Normal normal_in(Channels const&, T const*, std::size_t c, OfRunning of) {
+    return of(c);
+}
 // A block for each channel.
-template <class T, class P>
+template <class T, class P, class M>
 __global__ void norm_backward_kernel(Channels shape, T const* x, T const* dy, T* dx, P const* scale,
-                                     P* dscale, P* dshift, double epsilon) {
+                                     P* dscale, P* dshift, M moments) {
     std::size_t const c = blockIdx.x;
-    auto const count = static_cast<double>(shape.elements());
-    Normal const normal = normal_of(moments_of_block(shape, x, c), epsilon);
+    double const count = count_of(shape, moments);
+    Normal const normal = normal_in(shape, x, c, moments);
     TwoSums const sums = sum_of_block(shape, c, SumGradients<T>{x, dy, normal});
     if (threadIdx.x == 0) {
         dshift[c] += static_cast<P>(sums.a);
@@ -125,11 +133,12 @@ template <> struct NormWork<device::Cuda::Stream> {
         cuda::launch(stream, blocks(shape), threads, 0, normalize_kernel<T, P, F>, shape, x, y,
                      scale, shift, normal_of_channel);
     }
-    template <class T, class P>
+    template <class T, class P, class M>
     void backward(Channels const& shape, T const* x, T const* dy, T* dx, P const* scale, P* dscale,
-                  P* dshift, double epsilon) const {
+                  P* dshift, M moments) const {
         cuda::launch(stream, static_cast<unsigned>(shape.channels), sum_lanes, 0,
-                     norm_backward_kernel<T, P>, shape, x, dy, dx, scale, dscale, dshift, epsilon);
+                     norm_backward_kernel<T, P, M>, shape, x, dy, dx, scale, dscale, dshift,
+                     moments);
     }
     template <class T, class F>
     void gradient_sums(Channels const& shape, T const* x, T const* dy, F normal_of_channel,

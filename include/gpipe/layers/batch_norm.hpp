@@ -73,6 +73,9 @@ struct BatchNorm {
     double momentum = 0.1;
     bool biased = false;    ///< running variances are M2 / n (torchgpipe's), not M2 / (n - 1)
     bool one_value = false; ///< micro-batches may have one value of each channel
+    /// Running statistics normalise in training, too, and nothing moves them: for fine-tuning
+    /// (PyTorch's eval() of this layer alone). Scale and shift learn, unless they are frozen.
+    bool fixed = false;
 
     /// As their names say.
     void initialize(auto& context) const {
@@ -92,7 +95,7 @@ struct BatchNorm {
         auto const work = detail::norm_work(context.stream());
         auto [scale, shift] = context.parameters();
         detail::Channels const shape{x.samples(), channels, positions};
-        if (context.training()) {
+        if (context.training() && !fixed) {
             refuse_one_value(context, context.most_samples());
             detail::StatisticsRows const part = rows(context.statistics());
             work.moments(shape, x.data(), part);
@@ -100,20 +103,28 @@ struct BatchNorm {
                            detail::OfMoments{part, epsilon});
             if (context.gathering()) leave(work, part);
         } else {
-            auto [mean, variance, moves] = context.buffers();
             work.normalize(shape, x.data(), y.data(), scale.data(), shift.data(),
-                           detail::OfRunning{mean.data(), variance.data(), epsilon});
+                           of_running(context));
+            if (context.training() && context.gathering())
+                work.each(channels, detail::ClearStatistics{rows(context.statistics()),
+                                                            Statistics::extents[0]});
         }
     }
-    /// Finds the moments once more.
+    /// Finds the moments once more, unless they are fixed.
     void backward(auto& context, auto x, auto dy, auto dx) const {
         auto const work = detail::norm_work(context.stream());
         auto [scale, shift] = context.parameters();
         auto [dscale, dshift] = context.gradients();
         Element* to = nullptr;
         if constexpr (!is_none<decltype(dx)>) to = dx.data();
-        work.backward({x.samples(), channels, positions}, x.data(), dy.data(), to, scale.data(),
-                      dscale.data(), dshift.data(), epsilon);
+        auto const add = [&](auto moments) {
+            work.backward(detail::Channels{x.samples(), channels, positions}, x.data(), dy.data(),
+                          to, scale.data(), dscale.data(), dshift.data(), moments);
+        };
+        if (fixed)
+            add(of_running(context));
+        else
+            add(detail::OfSamples{epsilon});
     }
     /// In the order of the micro-batches.
     void merge_statistics(auto& context, auto sum, auto part) const {
@@ -152,6 +163,10 @@ struct BatchNorm {
     }
 
   private:
+    detail::OfRunning of_running(auto const& context) const {
+        auto [mean, variance, moves] = context.buffers();
+        return {mean.data(), variance.data(), epsilon};
+    }
     static constexpr bool by_moves = running == RunningStatistics::micro_batch;
     detail::RunningRule rule() const { return {momentum, biased}; }
 };

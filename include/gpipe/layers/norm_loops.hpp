@@ -33,13 +33,14 @@ struct NormLoops {
             });
         }
     }
-    // dx: null where nobody wants it.
-    template <class T, class P>
+    // dx: null where nobody wants it. `moments`: OfSamples, or OfRunning, which no sample moves, as
+    // if they were of endlessly many.
+    template <class T, class P, class M>
     void backward(Channels const& shape, T const* x, T const* dy, T* dx, P const* scale, P* dscale,
-                  P* dshift, double epsilon) const {
-        auto const count = static_cast<double>(shape.elements());
+                  P* dshift, M moments) const {
+        double const count = count_of(shape, moments);
         for (std::size_t c = 0; c < shape.channels; ++c) {
-            Normal const normal = normal_of(moments_of_channel(shape, x, c), epsilon);
+            Normal const normal = normal_in(shape, x, c, moments);
             TwoSums const sums = sum<true>(shape, c, x, dy, SumGradients<T>{x, dy, normal});
             dshift[c] += static_cast<P>(sums.a);
             dscale[c] += static_cast<P>(sums.b);
@@ -146,6 +147,14 @@ struct NormLoops {
                 if constexpr (both) b[l] += b[l + half];
             }
         return {a[0], b[0]};
+    }
+    template <class T>
+    static Normal normal_in(Channels const& shape, T const* x, std::size_t c, OfSamples of) {
+        return normal_of(moments_of_channel(shape, x, c), of.epsilon);
+    }
+    template <class T>
+    static Normal normal_in(Channels const&, T const*, std::size_t c, OfRunning of) {
+        return of(c);
     }
     template <class T>
     static Moments moments_of_channel(Channels const& shape, T const* x, std::size_t c) {

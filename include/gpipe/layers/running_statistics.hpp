@@ -2,6 +2,7 @@
 
 #include <gpipe/layers/moments.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -97,6 +98,14 @@ struct CountMoves {
     UpdateRunning update;
     GPIPE_HOST_DEVICE void operator()(std::size_t) const { *update.moves += update.count(); }
 };
+// To moments of nothing, or moves by none.
+struct ClearStatistics {
+    StatisticsRows part;
+    std::size_t rows;
+    GPIPE_HOST_DEVICE void operator()(std::size_t c) const {
+        for (std::size_t row = 0; row < rows; ++row) part(row, c) = 0;
+    }
+};
 ///@}
 
 // Where the moments of a normalisation are found.
@@ -115,5 +124,14 @@ struct OfRunning {
         return normal_of(mean[c], variance[c], epsilon);
     }
 };
+// In a backward, of the samples at hand.
+struct OfSamples {
+    double epsilon;
+};
+// Among how many elements of a channel a gradient is shared out.
+GPIPE_HOST_DEVICE inline double count_of(Channels const& shape, OfSamples const&) {
+    return static_cast<double>(shape.elements());
+}
+GPIPE_HOST_DEVICE inline double count_of(Channels const&, OfRunning const&) { return HUGE_VAL; }
 
 } // namespace gpipe::detail

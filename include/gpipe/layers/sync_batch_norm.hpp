@@ -28,7 +28,7 @@ struct SyncBatchNorm : BatchNorm<Sample, running> {
         detail::norm_work(context.stream()).moments(shape(x), x.data(), Plain::rows(part));
     }
     void forward(auto& context, auto x, auto y) const {
-        if (!context.training()) return Plain::forward(context, x, y);
+        if (!context.training() || this->fixed) return Plain::forward(context, x, y);
         Plain::refuse_one_value(context, context.most_samples() * context.replicas());
         auto const work = detail::norm_work(context.stream());
         auto [scale, shift] = context.parameters();
@@ -50,6 +50,7 @@ struct SyncBatchNorm : BatchNorm<Sample, running> {
             .gradient_sums(shape(x), x.data(), dy.data(), moments_of(context), Plain::rows(part));
     }
     void backward(auto& context, auto x, auto dy, auto dx) const {
+        if (this->fixed) return Plain::backward(context, x, dy, dx);
         auto const work = detail::norm_work(context.stream());
         auto [scale, shift] = context.parameters();
         auto [dscale, dshift] = context.gradients();
