@@ -156,6 +156,26 @@ template <class T, std::size_t N> struct Logarithm {
         for (std::size_t i = 0; i < x.size(); ++i) dx.data()[i] = dy.data()[i] / x.data()[i];
     }
 };
+/// tanh(x), of an x that is rounded as it is beside a large number.
+template <class T, std::size_t N> struct Rough {
+    using Input = gpipe::Tensor<T, N>;
+    using Output = gpipe::Tensor<T, N>;
+    T big = 0;
+    T factor = 1; ///< that its gradient is wrong by
+
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            T volatile const sum = x.data()[i] + big; // no compiler takes it away again
+            y.data()[i] = std::tanh(sum - big);
+        }
+    }
+    void backward(auto&, auto x, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            T const y = std::tanh(x.data()[i]);
+            dx.data()[i] = factor * (1 - y * y) * dy.data()[i];
+        }
+    }
+};
 template <class T, class Loss, class... Layers>
 gpipe::GradientReport report_of(std::vector<T> const& inputs, std::size_t samples,
                                 Layers... layers) {
@@ -262,6 +282,39 @@ TEST_CASE_TEMPLATE("a sample of which every entry is at a kink is left out, and 
         INFO(report);
         CHECK(report.passed());
     }
+}
+
+TEST_CASE_TEMPLATE("a norm of channels that are all but constant is not called wrong, and one of "
+                   "others is where it is",
+                   T, float, double) {
+    using Norm = Faulty<gpipe::BatchNorm<gpipe::Tensor<T, 3>>>;
+    for (T const constant : {T(0), T(0.1), T(1), T(10), T(1000)})
+        for (T const apart : {T(0), T(1e-4), T(1e-3), T(1e-2), T(0.1)})
+            for (std::size_t channels = 1; channels <= 3; ++channels) {
+                std::vector<T> inputs = toy::numbers<T>(9, 4);
+                for (std::size_t i = 0; i < 9; ++i)
+                    if (i % 3 < channels) inputs[i] = constant + apart * T(i / 3);
+                Norm norm;
+                auto const right = report_of<T, toy::MeanSquare<T, 3>>(inputs, 3, norm);
+                norm.fault = GradientFault::factor;
+                auto const wrong = report_of<T, toy::MeanSquare<T, 3>>(inputs, 3, norm);
+                INFO(constant, " and ", apart, " in ", channels, "\n", right, wrong);
+                CHECK(right.passed());
+                // Beside such as are much larger numbers of 1 are all but equal, too.
+                if (channels < 3 && constant <= 1)
+                    CHECK_FALSE(row_of(wrong, 0, "input 0").fault.empty());
+            }
+}
+
+TEST_CASE("of what rounds much more within than its outputs show a wrong factor is found") {
+    for (float const big : {1.0f, 100.0f, 1000.0f})
+        for (float const factor : {1.0f, 1.2f, 2.0f})
+            for (std::uint32_t seed = 0; seed < 5; ++seed) {
+                auto const report = report_of<float, toy::MeanSquare<float, 4>>(
+                    toy::numbers<float>(20, seed), 5, Rough<float, 4>{big, factor});
+                INFO(big, " ", factor, "\n", report);
+                CHECK(row_of(report, 0, "input 0").fault.empty() == (factor == 1));
+            }
 }
 
 TEST_CASE("a transposed weight is found") {

@@ -181,19 +181,25 @@ template <class Bench> class LayerCheck {
             for (Gradients const& gradients : gradients_) {
                 if (values(gradients, place).empty()) continue;
                 double const a = analytic(gradients, look);
-                bool fault = wrong(a, look.slope);
+                Slope slope = look.slope;
+                bool fault = wrong(a, slope);
                 // Two widths may agree by chance where rounding is all that they see.
                 for (double const stretch : {1.37, 0.71})
                     fault = fault &&
                             wrong(a, slopes_.along(look.place, look.way, scale(look), stretch));
-                double const largest = size_of(a, look.slope);
+                if (fault)
+                    if (auto const nearer =
+                            slopes_.nearer(look.place, look.way, scale(look), a, tolerance_)) {
+                        fault = false;
+                        slope = *nearer;
+                    }
+                double const largest = size_of(a, slope);
                 double const error =
-                    largest > 0 ? std::abs(a - look.slope.value) / largest : std::abs(a);
+                    largest > 0 ? std::abs(a - slope.value) / largest : std::abs(a);
                 // In much doubt, what a wrong factor would do could not be told from what is right;
                 // in less an error is not right because it might be the doubt's. (A slope of
                 // nothing that backward gives as nothing is seen.)
-                double const margin =
-                    a != 0 && look.slope.value == 0 ? look.slope.margin() : 3 * look.slope.doubt;
+                double const margin = a != 0 && slope.value == 0 ? slope.margin() : 3 * slope.doubt;
                 bool const clear = margin <= std::clamp(tolerance_, 1.0 / 64, 0.25) * largest;
                 if (!fault && !(clear && error <= tolerance_)) continue;
                 seen = true;
@@ -203,7 +209,7 @@ template <class Bench> class LayerCheck {
                 farthest = error;
                 row.entry = name_of(look.place);
                 row.analytic = a;
-                row.numeric = look.slope.value;
+                row.numeric = slope.value;
                 row.error = is_finite(error) ? error : HUGE_VAL;
                 if (first) row.fault = words(gradients, look, a);
             }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 namespace gpipe::detail {
@@ -75,17 +76,38 @@ template <class Bench> class LayerSlopes {
     Slope along(Place place, std::size_t way, double scale, double stretch = 1) {
         double const well = std::sqrt(epsilon_);
         Slope best;
-        each_width(place, way, stretch * scale, [&](Slope const& slope) {
+        each_width(place, way, widths(stretch * scale), [&](Slope const& slope) {
             if (slope.margin() < best.margin()) best = slope;
             return !best.within(1e-3 * well);
         });
         if (scale >= 1 || best.within(well)) return best;
-        each_width(place, way, stretch, [&](Slope const& slope) {
+        each_width(place, way, widths(stretch), [&](Slope const& slope) {
             // The function may be flat so far away, where a slope of little is little in doubt.
             if (slope.within(0.1) && slope.margin() < best.margin()) best = slope;
             return !best.within(1e-3 * well);
         });
         return best;
+    }
+    /// What a backward gives is right, too, where two widths in a row that are narrower see it, to
+    /// this relative error: a norm of values that are all but equal is steep within the widths of
+    /// along() and flat beyond, which leaves little in doubt there. (What is rounded may look like
+    /// anything once, but not twice.)
+    std::optional<Slope> nearer(Place place, std::size_t way, double scale, double given,
+                                double error) {
+        // Powers of two: what they move is moved by as much, but for what is too small.
+        std::vector<double> widths;
+        int const first = std::ilogb(middle(scale)) - 1;
+        for (int e = first; e > first - 30; e -= 2) widths.push_back(std::ldexp(1.0, e));
+        std::optional<Slope> found;
+        bool agreed = false;
+        each_width(place, way, widths, [&](Slope const& slope) {
+            double const least = std::min(std::abs(given), std::abs(slope.value));
+            bool const agrees = std::abs(given - slope.value) < error * least;
+            if (agrees && agreed) found = slope;
+            agreed = agrees;
+            return !found;
+        });
+        return found;
     }
 
   private:
@@ -97,9 +119,15 @@ template <class Bench> class LayerSlopes {
         std::vector<double> each; ///< the sum's terms, by output
     };
 
-    // Widths about the fourth root of the elements' precision, where what is left out of the
-    // series and what is rounded are about as small; twice that is the other width.
-    template <class F> void each_width(Place place, std::size_t way, double scale, F f) {
+    // About the fourth root of the elements' precision what is left out of the series and what is
+    // rounded are about as small. To each width belongs another, twice as wide.
+    double middle(double scale) const { return scale * std::sqrt(std::sqrt(epsilon_)); }
+    std::vector<double> widths(double scale) const {
+        double const h = middle(scale);
+        return {h, 4 * h, 0.25 * h, 0.0625 * h, 16 * h};
+    }
+    template <class F>
+    void each_width(Place place, std::size_t way, std::vector<double> const& widths, F f) {
         std::vector<double> from;
         Place entry = place;
         if (place.entry == Probe::whole) {
@@ -117,11 +145,8 @@ template <class Bench> class LayerSlopes {
             double const moved = move(step);
             return changed(place, moved);
         };
-        double const middle = scale * std::sqrt(std::sqrt(epsilon_));
-        for (double const factor : {1.0, 4.0, 0.25, 0.0625, 16.0}) {
-            double const h = middle * factor;
+        for (double const h : widths)
             if (!f(slope(change(h), change(-h), change(2 * h), change(-2 * h)))) break;
-        }
         move(0);
     }
 
