@@ -117,14 +117,13 @@ struct BatchNorm {
         auto [dscale, dshift] = context.gradients();
         Element* to = nullptr;
         if constexpr (!is_none<decltype(dx)>) to = dx.data();
-        auto const add = [&](auto moments) {
-            work.backward(detail::Channels{x.samples(), channels, positions}, x.data(), dy.data(),
-                          to, scale.data(), dscale.data(), dshift.data(), moments);
-        };
+        detail::Channels const shape{x.samples(), channels, positions};
         if (fixed)
-            add(of_running(context));
+            work.backward(shape, x.data(), dy.data(), to, scale.data(), dscale.data(),
+                          dshift.data(), of_running(context));
         else
-            add(detail::OfSamples{epsilon});
+            work.backward(shape, x.data(), dy.data(), to, scale.data(), dscale.data(),
+                          dshift.data(), detail::OfSamples{epsilon});
     }
     /// In the order of the micro-batches.
     void merge_statistics(auto& context, auto sum, auto part) const {
