@@ -8,8 +8,8 @@
 #include <gpipe/by_name.hpp>
 #include <gpipe/gpipe.hpp>
 #include <gpipe/layer/dtype.hpp>
-#include <gpipe/runtime/chain_profile.hpp>
-#include <gpipe/runtime/gradient_report.hpp>
+#include <gpipe/probe/chain_profile.hpp>
+#include <gpipe/probe/gradient_report.hpp>
 #include <gpipe/runtime/joined.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>
 #include <gpipe/search/best_schedule.hpp>

@@ -197,6 +197,16 @@ set(GPIPE_HEADERS
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp
+    include/gpipe/probe/chain_profile.hpp
+    include/gpipe/probe/check_layers.hpp
+    include/gpipe/probe/gradient_report.hpp
+    include/gpipe/probe/layer_bench.hpp
+    include/gpipe/probe/layer_check.hpp
+    include/gpipe/probe/layer_probe.hpp
+    include/gpipe/probe/layer_slopes.hpp
+    include/gpipe/probe/probe_inputs.hpp
+    include/gpipe/probe/probe_memory.hpp
+    include/gpipe/probe/profile_layers.hpp
     include/gpipe/profile.hpp
     include/gpipe/replicas.hpp
     include/gpipe/runtime/accumulation.hpp
@@ -206,7 +216,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/buffer_rows.hpp
     include/gpipe/runtime/buffers.hpp
     include/gpipe/runtime/calls.hpp
-    include/gpipe/runtime/chain_profile.hpp
     include/gpipe/runtime/channels.hpp
     include/gpipe/runtime/check_parts.hpp
     include/gpipe/runtime/check_training.hpp
@@ -219,7 +228,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/engine_steps.hpp
     include/gpipe/runtime/failure.hpp
-    include/gpipe/runtime/gradient_report.hpp
     include/gpipe/runtime/has_constants.hpp
     include/gpipe/runtime/immediate_checks.hpp
     include/gpipe/runtime/inference_plan.hpp
@@ -229,10 +237,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/lane_choice.hpp
     include/gpipe/runtime/lane_plans.hpp
     include/gpipe/runtime/lanes.hpp
-    include/gpipe/runtime/layer_bench.hpp
-    include/gpipe/runtime/layer_check.hpp
-    include/gpipe/runtime/layer_probe.hpp
-    include/gpipe/runtime/layer_slopes.hpp
     include/gpipe/runtime/loader_parts.hpp
     include/gpipe/runtime/loss_thunk.hpp
     include/gpipe/runtime/machine.hpp
@@ -253,9 +257,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/poison.hpp
     include/gpipe/runtime/preemptions.hpp
-    include/gpipe/runtime/probe_inputs.hpp
-    include/gpipe/runtime/probe_memory.hpp
-    include/gpipe/runtime/profile_layers.hpp
     include/gpipe/runtime/rank_call.hpp
     include/gpipe/runtime/rank_commit.hpp
     include/gpipe/runtime/rank_table.hpp

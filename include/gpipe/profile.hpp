@@ -2,8 +2,8 @@
 
 #include <gpipe/device/host.hpp>
 #include <gpipe/pipeline.hpp>
+#include <gpipe/probe/profile_layers.hpp>
 #include <gpipe/runtime/model_of.hpp>
-#include <gpipe/runtime/profile_layers.hpp>
 
 #include <concepts>
 #include <cstddef>

@@ -2,7 +2,7 @@
 
 #include <gpipe/chain/info.hpp>
 #include <gpipe/layer/random.hpp>
-#include <gpipe/runtime/probe_memory.hpp>
+#include <gpipe/probe/probe_memory.hpp>
 
 #include <algorithm>
 #include <array>

@@ -3,8 +3,8 @@
 #include <gpipe/core/finite.hpp>
 #include <gpipe/core/split.hpp>
 #include <gpipe/layer/random.hpp>
-#include <gpipe/runtime/gradient_report.hpp>
-#include <gpipe/runtime/layer_slopes.hpp>
+#include <gpipe/probe/gradient_report.hpp>
+#include <gpipe/probe/layer_slopes.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -2,9 +2,9 @@
 
 #include <gpipe/chain/element.hpp>
 #include <gpipe/core/clock.hpp>
-#include <gpipe/runtime/chain_profile.hpp>
-#include <gpipe/runtime/layer_bench.hpp>
-#include <gpipe/runtime/layer_probe.hpp>
+#include <gpipe/probe/chain_profile.hpp>
+#include <gpipe/probe/layer_bench.hpp>
+#include <gpipe/probe/layer_probe.hpp>
 
 #include <algorithm>
 #include <cstddef>

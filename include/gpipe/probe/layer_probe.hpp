@@ -1,10 +1,10 @@
 #pragma once
 
 #include <gpipe/call/call.hpp>
+#include <gpipe/probe/probe_inputs.hpp>
+#include <gpipe/probe/probe_memory.hpp>
 #include <gpipe/runtime/calls.hpp>
 #include <gpipe/runtime/model.hpp>
-#include <gpipe/runtime/probe_inputs.hpp>
-#include <gpipe/runtime/probe_memory.hpp>
 
 #include <bit>
 #include <cstddef>

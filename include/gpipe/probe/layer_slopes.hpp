@@ -2,7 +2,7 @@
 
 #include <gpipe/core/finite.hpp>
 #include <gpipe/layer/random.hpp>
-#include <gpipe/runtime/layer_probe.hpp>
+#include <gpipe/probe/layer_probe.hpp>
 
 #include <algorithm>
 #include <cmath>
