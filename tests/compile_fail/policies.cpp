@@ -25,13 +25,11 @@
 // expect GPIPE_NO_PASS: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_PASS_BY_OBJECT: gpipe: a checkpointing policy needs: static constexpr gpipe::Programs lower
 // expect GPIPE_PASS_AT_RUN_TIME: gpipe: lower.programs. of the checkpointing policy is no constant: it must be
-// expect GPIPE_IMMEDIATE_RANKS: gpipe: update::Immediate is not for GPUs of several ranks or replicas
 // expect GPIPE_NO_REPLICA: gpipe: Replicas<R> needs at least one replica
 // expect GPIPE_NO_SHARD: gpipe: what each replica has a part of only .Shard. is shard::Nothing or
 // expect GPIPE_NO_SHARD: CheckReplicas<(2, Unknown|.*R=2, Shard=Unknown)
 // expect GPIPE_REPLICAS_APART: gpipe: replicas are for devices that share the host's memory
 #include <gpipe/replicas.hpp>
-#include <gpipe/runtime/joined.hpp>
 #include <gpipe/training.hpp>
 #include <support/blank_layers.hpp>
 #include <support/blank_loss.hpp>
@@ -42,26 +40,6 @@ using Loss = gpipe::Loss<blank::Loss<4>>;
 struct Unknown {};
 struct OtherKind {
     using policy_kind = Unknown;
-};
-// Of one rank of several, without a word to the others.
-struct Silent {
-    static std::size_t rank() { return 0; }
-    static std::size_t ranks() { return 1; }
-    static gpipe::Array<std::uint64_t> gather(std::uint64_t number) { return {1, number}; }
-    static void open(gpipe::Array<gpipe::Channel> const&) {}
-    static void send(std::size_t, std::byte const*, std::size_t, std::uint32_t) noexcept {}
-    static std::uint32_t receive(std::size_t, std::byte*, std::size_t) noexcept { return 0; }
-    static std::exception_ptr error() { return nullptr; }
-};
-struct Quiet {
-    using policy_kind = gpipe::policy::Transport;
-    template <class Device> using Of = gpipe::Joined<Device, Silent>;
-};
-struct Enqueues : gpipe::device::Host {
-    using gpipe::device::Host::Host;
-};
-template <> struct gpipe::StepWork<Enqueues> : gpipe::StepWork<gpipe::device::Host> {
-    static constexpr bool enqueues = true;
 };
 struct NoPass {
     using policy_kind = gpipe::policy::Checkpointing;
@@ -133,13 +111,6 @@ struct Pass {
     static gpipe::Programs lower(gpipe::Programs const& schedule) { return schedule; }
 };
 using Train = gpipe::Training<Net, gpipe::Cells<2>, gpipe::MicroBatches<4>, Loss, Pass>;
-#elif defined(GPIPE_IMMEDIATE_RANKS)
-struct OnStream {
-    using Target = gpipe::Tensor<float, 4>;
-    void operator()(auto&, auto, auto, auto) const {}
-};
-using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, gpipe::Loss<OnStream>, Quiet, Enqueues,
-                              gpipe::update::Immediate>;
 #elif defined(GPIPE_NO_REPLICA)
 using Train = gpipe::Training<Net, gpipe::MicroBatches<4>, Loss, gpipe::Replicas<0>>;
 #elif defined(GPIPE_NO_SHARD)

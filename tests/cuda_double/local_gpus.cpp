@@ -36,12 +36,12 @@ using ExchangeNet = toy::ExchangeNetOf<Real, toy::WatchedEnqueued>;
 toy::ExchangeNet<Real> make_exchange_net_on_host(toy::Watch&) { return {}; }
 using Loss = toy::MeanSquare<Real, 3>;
 
-template <class Shard, class OnGpu = Net>
+template <class Shard, class OnGpu = Net, class... Policies>
 using OnGpus =
     gpipe::Training<OnGpu, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                     gpipe::Loss<toy::EnqueuedLoss<Loss>>, gpipe::Optimizer<Adam>, Cuda,
                     gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic,
-                    gpipe::Replicas<gpipe::dynamic, Shard>>;
+                    gpipe::Replicas<gpipe::dynamic, Shard>, Policies...>;
 using Train = OnGpus<gpipe::shard::Nothing>;
 
 // Replica after replica, of as many GPUs as it has devices; or all of them on one.
@@ -74,13 +74,15 @@ template <class Net, class A, class B> std::string differs(A& a, B& b, bool look
     return "";
 }
 
-template <class Shard, auto on_gpus = &make_net, auto on_host = &toy::make_net<Real>>
+template <class Shard, auto on_gpus = &make_net, auto on_host = &toy::make_net<Real>,
+          class... Policies>
 void train_alike(std::size_t points) {
     using OnGpu = decltype(on_gpus(std::declval<toy::Watch&>()));
-    using T = OnGpus<Shard, OnGpu>;
+    using T = OnGpus<Shard, OnGpu, Policies...>;
     constexpr bool shards = std::is_same_v<Shard, gpipe::shard::OptimizerState>;
     toy::each_replica_case<Shard, Loss, on_host>(
-        points, [](toy::ReplicaCase const& of, auto& host, toy::Watch& watch) {
+        points, sizeof...(Policies) == 0,
+        [](toy::ReplicaCase const& of, auto& host, toy::Watch& watch) {
             bool const one = of.number % 4 == 1, together = of.number % 2 == 1;
             std::size_t const devices = of.cells * of.replicas;
             cuda_double::Session const doubles(session(devices, of.number % 5, of.number % 3 == 0));
@@ -122,6 +124,11 @@ TEST_CASE("P1 replicas on GPUs of one process train as those on the host, in eve
 
 TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
     train_alike<gpipe::shard::OptimizerState>(197);
+}
+
+TEST_CASE_TEMPLATE("P1 and where each device updates at once", Shard, gpipe::shard::Nothing,
+                   gpipe::shard::OptimizerState) {
+    train_alike<Shard, &make_net, &toy::make_net<Real>, gpipe::update::Immediate>(139);
 }
 
 TEST_CASE("P1 and where they tell each other something within a micro-batch") {

@@ -6,6 +6,7 @@
 #include "support/gpu_replicas.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 #include "support/optional_layers.hpp"
+#include "support/overlap_layers.hpp"
 
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/inference.hpp>
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -43,18 +45,15 @@ using Net = toy::EnqueuedNet<Real>;
 Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
 using Ranks = gpipe::NcclRanks<LocalRanks>;
 using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
-template <class Shard, class OnGpu = Net>
-using TrainOf =
-    gpipe::Training<OnGpu, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
-                    gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, Cuda,
-                    gpipe::transport::Nccl<LocalRanks>, gpipe::schedule::Dynamic,
-                    gpipe::checkpoint::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>>;
+template <class Shard, class OnGpu = Net, class... Policies>
+using TrainOf = gpipe::Training<
+    OnGpu, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Loss>,
+    gpipe::Optimizer<Adam>, Cuda, gpipe::transport::Nccl<LocalRanks>, gpipe::schedule::Dynamic,
+    gpipe::checkpoint::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>, Policies...>;
 using Train = TrainOf<gpipe::shard::Nothing>;
+using Immediately = TrainOf<gpipe::shard::Nothing, Net, gpipe::update::Immediate>;
 static_assert(gpipe::joins_ranks<gpipe::Joined<Cuda, Ranks>>);
 static_assert(gpipe::calls_enqueue<gpipe::Joined<Cuda, Ranks>>);
-
-// With three micro-batches gradients are clipped.
-double clip_of(std::size_t micro_batches) { return micro_batches == 3 ? 0.05 : 0; }
 
 template <class Train> struct NcclMember {
     std::unique_ptr<LocalRanks> control;
@@ -69,6 +68,7 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
 
   public:
     using Net = decltype(make_net(std::declval<toy::Watch&>()));
+    using Options = typename Train::Options;
     using Base::errors, Base::each, Base::rethrow, Base::ranks;
 
     CrewOf(std::size_t cells, toy::Watch& watch, typename Train::Options const& options,
@@ -134,6 +134,7 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
 };
 
 using Crew = CrewOf<Train, &make_net>;
+using ImmediateCrew = CrewOf<Immediately, &make_net>;
 
 using Inference =
     gpipe::Inference<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>, Cuda,
@@ -169,33 +170,33 @@ cuda_double::Options session(std::size_t ranks, std::uint64_t order) {
     return {
         .devices = static_cast<int>(ranks), .seed = order, .peers = [](int, int) { return false; }};
 }
-Train::Options options(std::size_t micro_batches) {
-    Train::Options o;
+// With three micro-batches gradients are clipped, where they can be.
+template <class Options = Train::Options> Options options(std::size_t micro_batches) {
+    Options o;
     o.samples = 8;
     o.seed = 7;
     o.micro_batches = micro_batches;
-    o.clip_norm = clip_of(micro_batches);
+    if (micro_batches == 3 && !std::is_same_v<Options, Immediately::Options>) o.clip_norm = 0.05;
     return o;
 }
 
-} // namespace
+template <class Crew> void train_as_host(std::size_t points) {
 
-TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, in every bit, in "
-          "any order that streams allow, eager and as graphs, and nothing races") {
     std::size_t point = 0, trained = 0;
     std::vector<std::size_t> const sizes{8, 8, 8, 8, 5, 8, 1, 8};
     for (std::size_t micro_batches : {1, 3, 8}) {
         toy::each_of_catalogue(
             4, Net::size, micro_batches, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
                 for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
-                    if (point++ % toy::one_of(149) != 0) continue;
+                    if (point++ % toy::one_of(points) != 0) continue;
+                    auto own = options<typename Crew::Options>(micro_batches);
                     using Host = toy::Train<Real, gpipe::device::Host>;
                     Host::Options o;
                     o.samples = 8;
                     o.seed = 7;
                     o.cells = 1;
                     o.micro_batches = micro_batches;
-                    o.clip_norm = clip_of(micro_batches);
+                    o.clip_norm = own.clip_norm;
                     o.schedule = schedule.name() == "GPipe"
                                      ? gpipe::schedule::Dynamic(gpipe::schedule::GPipe{})
                                      : gpipe::schedule::Dynamic(gpipe::schedule::GPipeAscending{});
@@ -216,7 +217,6 @@ TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, 
                          checkpointing.name, ", K = ", k, ", M = ", micro_batches, ", order ",
                          order, ", graphs ", trained / 2 % 2 * 2, together ? ", together" : "");
                     cuda_double::Session const doubles(session(k, order));
-                    auto own = options(micro_batches);
                     own.schedule = schedule;
                     own.checkpointing = checkpointing.policy;
                     own.device.device.graphs = trained / 2 % 2 * 2;
@@ -237,6 +237,15 @@ TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, 
     CHECK(trained > 0);
     MESSAGE(trained << " trainings");
 }
+
+} // namespace
+
+TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, in every bit, in "
+          "any order that streams allow, eager and as graphs, and nothing races") {
+    train_as_host<Crew>(149);
+}
+
+TEST_CASE("P1 so they do where each updates at once") { train_as_host<ImmediateCrew>(149); }
 
 namespace {
 
@@ -290,13 +299,15 @@ std::string fails_rightly(Crew& crew, toy::Watch const& watch, toy::Data<Real> c
 namespace {
 
 // Against replicas on the host, in one process and of one device.
-template <class Shard, auto on_gpu = &make_net, auto on_host = &toy::make_net<Real>>
+template <class Shard, auto on_gpu = &make_net, auto on_host = &toy::make_net<Real>,
+          class... Policies>
 void replicas_train_alike(std::size_t points) {
     using OnGpu = decltype(on_gpu(std::declval<toy::Watch&>()));
-    using T = TrainOf<Shard, OnGpu>;
+    using T = TrainOf<Shard, OnGpu, Policies...>;
     constexpr bool shards = std::is_same_v<Shard, gpipe::shard::OptimizerState>;
     toy::each_replica_case<Shard, toy::MeanSquare<Real, 3>, on_host>(
-        points, [](toy::ReplicaCase const& of, auto& host, toy::Watch& watch) {
+        points, sizeof...(Policies) == 0,
+        [](toy::ReplicaCase const& of, auto& host, toy::Watch& watch) {
             std::size_t const k = of.cells;
             cuda_double::Session const doubles(session(k * of.replicas, of.number % 5));
             auto o = of.on_gpus<typename T::Options>();
@@ -327,6 +338,11 @@ TEST_CASE(
 
 TEST_CASE("P1 and so they do where each has a part of the optimizer's state") {
     replicas_train_alike<gpipe::shard::OptimizerState>(109);
+}
+
+TEST_CASE_TEMPLATE("P1 and where each device updates at once", Shard, gpipe::shard::Nothing,
+                   gpipe::shard::OptimizerState) {
+    replicas_train_alike<Shard, &make_net, &toy::make_net<Real>, gpipe::update::Immediate>(139);
 }
 
 namespace {
@@ -507,6 +523,143 @@ TEST_CASE(
 
 TEST_CASE("P6 and where replicas tell each other something") {
     throw_everywhere<ExchangeCrew>(2, 7);
+}
+
+TEST_CASE("P6 where each updates at once so it is; then nothing has changed, or none is of use any "
+          "more, nor is the step that has begun behind") {
+    std::size_t faults = 0, whole = 0;
+    for (toy::NamedSchedule const& schedule : toy::schedules)
+        for (std::size_t n = 0; n < 4; ++n) {
+            std::size_t const graphs = n % 2, replicas = 1 + n / 2, cells = 3 - n / 2;
+            INFO(schedule.name, ", graphs ", graphs, ", replicas ", replicas);
+            auto o = options<Immediately::Options>(3);
+            o.schedule = schedule.policy;
+            o.device.device.graphs = graphs;
+            toy::Data<Real> const data(8, 8);
+            std::vector<toy::Call> calls;
+            for (std::size_t at = 0; at == 0 || at < calls.size();
+                 at += toy::one_of(23), ++faults) {
+                cuda_double::Session const doubles(session(cells * replicas, faults % 4));
+                toy::Watch watch;
+                ImmediateCrew crew(cells, watch, o, 60, replicas);
+                crew.rethrow();
+                watch.logs = calls.empty();
+                static_cast<void>(crew.steps({8}, false));
+                watch.logs = false;
+                if (calls.empty()) calls = watch.log();
+                toy::Call const& call = calls[at];
+                if (call.layer >= Net::size) continue;
+                auto const before = state_of(crew);
+                crew.first = call.first_sample * replicas / 8 * cells;
+                Fault const fault{call.layer, call.first_sample, call.phase};
+                INFO("layer ", fault.layer, ", first sample ", fault.first_sample, ", phase ",
+                     static_cast<int>(fault.phase));
+                // Whether they are of no use any more, all of them or none.
+                auto const refuse = [&](auto f) {
+                    crew.each(f);
+                    std::size_t count = 0;
+                    for (std::exception_ptr const& error : crew.errors) {
+                        if (!error) continue;
+                        ++count;
+                        CHECK_THROWS_WITH_AS(std::rethrow_exception(error),
+                                             doctest::Contains("of no use"), std::runtime_error);
+                    }
+                    CHECK((count == 0 || count == crew.ranks()));
+                    return count > 0;
+                };
+                auto const step = [&](std::size_t r) { crew[r].step(data.inputs, data.targets); };
+                watch.faults = {fault};
+                if (faults % 2 == 0) {
+                    CHECK(fails_rightly(crew, watch, data, fault, faults % 3 == 1) == "");
+                    watch.faults.clear();
+                    bool const as_before = state_of(crew) == before;
+                    CHECK(refuse(step) == !as_before);
+                    whole += as_before;
+                } else {
+                    std::vector<std::vector<Immediately::Pending>> begun(crew.ranks());
+                    auto const start = [&](std::size_t r) {
+                        begun[r].push_back(crew[r].start(data.inputs, data.targets));
+                    };
+                    crew.each(start);
+                    watch.faults.clear();
+                    if (!crew.good()) { // nothing runs of a step that cannot be captured
+                        CHECK_FALSE(refuse(step));
+                        continue;
+                    }
+                    crew.each(start);
+                    crew.each([&](std::size_t r) { CHECK_THROWS(begun[r][0].result()); });
+                    bool const ends = refuse([&](std::size_t r) { begun[r][1].result(); });
+                    CHECK(refuse(step) == ends);
+                }
+            }
+        }
+    CHECK(faults > 0);
+    MESSAGE(faults << " faults, behind " << whole << " nothing had changed");
+}
+
+namespace {
+
+// Whether the first rank, if it is quick, runs the next step's first forward before the last has
+// the last weight gradient of this one.
+template <class Update> bool overlaps() {
+    using Meeting =
+        gpipe::Pipeline<toy::Enqueued<toy::FirstToMeet>, toy::Enqueued<toy::SecondToMeet>>;
+    using T = gpipe::Training<Meeting, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<4>,
+                              gpipe::Loss<toy::EnqueuedLoss<toy::MeanSquare<Real, 2>>>,
+                              gpipe::Optimizer<Adam>, Cuda, gpipe::transport::Nccl<LocalRanks>,
+                              gpipe::schedule::ZeroBubbleH2, gpipe::checkpoint::Never, Update>;
+    auto quick = session(2, 0);
+    quick.first_device = true;
+    cuda_double::Session const doubles(quick);
+    gpipe::LocalWire wire(2);
+    toy::Overlap meeting{.samples = 8, .seconds = 0};
+    std::barrier both_begun(2);
+    toy::FirstToMeet first;
+    toy::SecondToMeet second;
+    first.meeting = second.meeting = &meeting;
+    auto const train_two_steps = [&](std::size_t r) {
+        LocalRanks control(wire, r, 60);
+        Ranks ranks(control, static_cast<int>(r));
+        typename T::Options o;
+        o.samples = 8;
+        o.cells = 2;
+        o.device = {.device = {.gpus = {static_cast<int>(r)}}, .transport = &ranks};
+        T train(Meeting(toy::Enqueued<toy::FirstToMeet>(first),
+                        toy::Enqueued<toy::SecondToMeet>(second)),
+                {}, Adam{}, o);
+        std::vector<Real> const data(16, 0.5f);
+        auto one = train.start(data, data), two = train.start(data, data);
+        both_begun.arrive_and_wait(); // nothing runs before somebody waits for it
+        one.result();
+        two.result();
+    };
+    std::thread other(train_two_steps, 1);
+    train_two_steps(0);
+    other.join();
+    CHECK(cuda_double::complaints() == "");
+    return meeting.met;
+}
+
+} // namespace
+
+TEST_CASE("where each updates at once the first rank begins the next step while the last is not "
+          "done with this one") {
+    CHECK(overlaps<gpipe::update::Immediate>());
+    CHECK_FALSE(overlaps<gpipe::update::AfterCommit>());
+}
+
+TEST_CASE("where each updates at once on its own nobody knows all gradients: that is refused") {
+    cuda_double::Session const doubles(session(2, 0));
+    toy::Watch watch;
+    auto o = options<Immediately::Options>(3);
+    o.finite_gradients = true;
+    ImmediateCrew crew(2, watch, o);
+    for (std::exception_ptr const& error : crew.errors) {
+        REQUIRE(error);
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(error),
+                             doctest::Contains("finite_gradients is not for update::Immediate"),
+                             std::exception);
+    }
 }
 
 namespace {

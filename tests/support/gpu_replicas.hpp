@@ -32,6 +32,7 @@ struct ReplicaCase {
     NamedCheckpointing checkpointing{};
     std::vector<std::size_t> sizes{}; ///< of mini-batches; before odd ones comes a part
     std::vector<double> losses{};
+    bool clips = true; ///< gradients, in some cases
 
     static Data<float> data(std::size_t size) {
         return Data<float>(size, static_cast<std::uint32_t>(size));
@@ -43,7 +44,7 @@ struct ReplicaCase {
         options.seed = 7;
         options.micro_batches = 3;
         options.replicas = replicas;
-        options.clip_norm = number % 3 == 0 ? 0 : 0.05;
+        options.clip_norm = number % 3 == 0 || !clips ? 0 : 0.05;
         return options;
     }
     template <class Options> Options on_gpus() const {
@@ -62,7 +63,7 @@ struct ReplicaCase {
 /// Calls f(case, host, watch) for one of so many points of schedules, checkpointings, devices and
 /// replicas, where `host`, whose net is on_host(watch), has made the steps.
 template <class Shard, class Loss, auto on_host, class F>
-void each_replica_case(std::size_t points, F f) {
+void each_replica_case(std::size_t points, bool clips, F f) {
     using Net = decltype(on_host(std::declval<Watch&>()));
     using Host = gpipe::Training<Net, gpipe::Cells<1>, gpipe::MicroBatches<gpipe::dynamic>,
                                  gpipe::Loss<Loss>, gpipe::Optimizer<gpipe::Adam>,
@@ -80,7 +81,9 @@ void each_replica_case(std::size_t points, F f) {
                     k,
                     schedule,
                     checkpointing,
-                    {most, most, most, most - 1, most - 1, most - 2, most - 2, replicas - 1, most}};
+                    {most, most, most, most - 1, most - 1, most - 2, most - 2, replicas - 1, most},
+                    {},
+                    clips};
                 auto options = of.common<typename Host::Options>();
                 if (schedule.name() != "GPipe")
                     options.schedule = gpipe::schedule::GPipeAscending{};

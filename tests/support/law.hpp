@@ -342,12 +342,15 @@ class Definition {
                     work.reads.push_back(next(e));
             reads_all([&](gpipe::Action const& a) {
                 bool const loss = a.cell + 1 == programs.cells() && gives_gradient(a.kind);
-                return loss || (ending_->copies_state && here(a)) ||
+                return loss || (ending_->copies_state && !ending_->immediate && here(a)) ||
                        (!ending_->immediate && !ending_->calls_enqueue);
             });
             if (ending_->squares && !ending_->immediate) learners(squares);
             work.writes = {token(committed, last)};
-            if (ending_->copies_state) work.writes.push_back(lasting(state, last));
+            if (ending_->copies_state && ending_->immediate)
+                work.reads.push_back(lasting(state, last));
+            else if (ending_->copies_state)
+                work.writes.push_back(lasting(state, last));
             return work;
         case Kind::revoke:
             learners(squares);
@@ -362,7 +365,8 @@ class Definition {
                 reads(committed, revoked);
                 return work;
             }
-            work.writes = {token(committed, d), lasting(state, d)};
+            work.writes = {lasting(state, d)};
+            if (d != last) work.writes.push_back(token(committed, d));
             return work;
         case Kind::sum_squares:
             sums();

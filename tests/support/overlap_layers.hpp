@@ -17,6 +17,7 @@ namespace toy {
 struct Overlap {
     std::size_t samples = 0;
     int first_step = 4; // forwards
+    int seconds = 3;    // that the second waits for the first
     std::atomic<int> forwards{0};
     std::atomic<bool> met{false};
 };
@@ -31,8 +32,9 @@ struct SecondToMeet : Linear<float, 2, 2> {
     Overlap* meeting = nullptr;
     void weight_gradient(auto& ctx, auto x, auto dy) const {
         Linear<float, 2, 2>::weight_gradient(ctx, x, dy);
-        if (ctx.step() > 0 || ctx.first_sample() + ctx.samples() < meeting->samples) return;
-        auto const deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+        if (ctx.state()->step > 0 || ctx.first_sample() + ctx.samples() < meeting->samples) return;
+        auto const deadline =
+            std::chrono::steady_clock::now() + std::chrono::seconds(meeting->seconds);
         while (meeting->forwards <= meeting->first_step &&
                std::chrono::steady_clock::now() < deadline)
             std::this_thread::yield();

@@ -203,7 +203,7 @@ template <class F> void each_table(std::size_t cases, std::uint64_t seed, F f) {
             gpipe::Ending const ending =
                 some_ending(test.chain.shape(), test.plan, flavour == 1, enqueues, random);
             Lowered lowered = test.plan.lowered;
-            if (enqueues && random() % 2 == 0) gpipe::add_sum_streams(lowered);
+            if (enqueues && random() % 2 == 0) gpipe::add_streams_beside(lowered, 1 + random() % 2);
             EndedStep const step = with_ending(lowered, test.plan.operands, ending);
             bool const evaluation = flavour == 2;
             Walked walked{test.plan, evaluation ? test.forwards : step.lowered,
@@ -379,7 +379,7 @@ TEST_CASE("G4 a table that is proven loses nothing, in whatever order it runs") 
                    }
                });
     for (auto const& [what, count] : seen) MESSAGE(what << ": " << count);
-    CHECK(seen.size() == 6 + gpipe::kind_count);
+    CHECK(seen.size() == 6 + gpipe::kind_count - 1); // a commit is sent between ranks alone
     // An input may come back to a micro-batch that has nothing to run again.
     CHECK(100 * in_vain <= seen["fetch"]);
     for (auto const& each : seen)
@@ -827,6 +827,7 @@ struct RankWalk {
     Lowered const& lowered;
     Operands const& operands;
     gpipe::Located located;
+    Ranks ranks;
     std::vector<StepTable> tables; // by rank
     bool meets;
 
@@ -847,17 +848,26 @@ struct RankWalk {
         memory.emplace_back(plan.host, Operands::none);
         std::vector<std::vector<bool>> there(tables.size(),
                                              std::vector<bool>(operands.values.size()));
-        std::map<std::uint32_t, std::vector<std::uint32_t>> on_its_way; // by edge and direction
-        auto const way = [&](Step const& step) {
+        // By edge and direction; then by rank, for commits.
+        std::map<std::size_t, std::vector<std::uint32_t>> on_its_way;
+        std::vector<bool> told(ranks.count);
+        for (gpipe::Action const& a : lowered.programs)
+            if (a.kind == Kind::send_commit) told[a.edge] = true;
+        auto const way = [&](Step const& step) -> std::size_t {
             bool const back =
                 step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
-            return 2 * step.calls + back;
+            if (is_transfer(step.kind)) return 2 * step.calls + back;
+            return 2 * lowered.edges.size() +
+                   (step.kind == Kind::commit ? ranks.of(step.device) : step.calls);
         };
         auto const crosses = [&](Step const& step) {
-            return is_transfer(step.kind) && lowered.edges[step.calls].link == Link::sent;
+            return (is_transfer(step.kind) && lowered.edges[step.calls].link == Link::sent) ||
+                   step.kind == Kind::send_commit ||
+                   (step.kind == Kind::commit && told[ranks.of(step.device)]);
         };
         auto const sends = [](Step const& step) {
-            return step.kind == Kind::send_output || step.kind == Kind::send_gradient;
+            return step.kind == Kind::send_output || step.kind == Kind::send_gradient ||
+                   step.kind == Kind::send_commit;
         };
         auto const step_of = [&](Lane const& lane) -> Step const* {
             return lane.next < lane.end ? &tables[lane.rank].steps[lane.next] : nullptr;
@@ -879,6 +889,7 @@ struct RankWalk {
                     gpipe::Value const& value = operands.values[operand.value];
                     gpipe::Span const at = located[operand.value];
                     bool const here = !is_lasting(value.holds) &&
+                                      value.holds != gpipe::Holds::told &&
                                       value.holds != gpipe::Holds::staged_output &&
                                       value.holds != gpipe::Holds::staged_gradient;
                     if (!writes && here && !there[lane.rank][operand.value])
@@ -954,12 +965,14 @@ struct SomeRanks {
 
 TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") {
     std::map<std::string, std::size_t> swapped;
-    std::size_t messages = 0, several = 0;
+    std::size_t messages = 0, commits = 0, several = 0;
     for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 300 / toy::one_of(1)); ++n) {
         CAPTURE(n);
         Random random(n);
         Programs const schedule = some_schedule(random);
-        SomeRanks const some(schedule.devices(), random);
+        SomeRanks some(schedule.devices(), random);
+        bool const on_streams = random() % 2 == 0;
+        if (on_streams) std::fill(some.lanes.begin(), some.lanes.end(), 1);
         Ranks ranks = some.all();
         Case test{toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0,
                                  &ranks, some_slack(random)),
@@ -983,6 +996,11 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         } else {
             gpipe::Ending ending = some_ending(test.chain.shape(), plan, false, false, random);
             ending.ranks = ranks;
+            if (on_streams) {
+                ending.calls_enqueue = ending.copies_state = true;
+                ending.immediate = random() % 2 == 0;
+                ending.squares = ending.squares && !ending.immediate;
+            }
             EndedStep step = with_ending(plan.lowered, plan.operands, ending);
             lowered = std::move(step.lowered);
             operands = std::move(step.operands);
@@ -992,19 +1010,21 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         auto const cost = [=](gpipe::Action const& a) {
             return 1 + static_cast<double>(seed * (3 + a.cell) % 5);
         };
-        auto const placement = place_programs(lowered, ranks, 1 + random() % 4, false, cost);
+        auto const placement = place_programs(lowered, ranks, 1 + random() % 4, on_streams, cost);
         StepTable const all =
             step_table(plan, lowered, operands, placement, merge_lanes(lowered, placement, cost),
                        arenas.begin, arenas.host, evaluation);
         REQUIRE_NOTHROW(check_table(all, plan, lowered, operands));
-        RankWalk walk{plan, lowered, operands, gpipe::Located(plan, operands, evaluation),
-                      {},   true};
+        RankWalk walk{plan,  lowered, operands, gpipe::Located(plan, operands, evaluation),
+                      ranks, {},      true};
         std::size_t steps = 0;
         for (ranks.self = 0; ranks.self < ranks.count; ++ranks.self) {
             walk.tables.push_back(gpipe::detail::rank_table(all, lowered, placement, ranks));
             steps += walk.tables.back().steps.size();
             for (Step const& step : walk.tables.back().steps)
                 messages += step.kind == Kind::send_output || step.kind == Kind::send_gradient;
+            for (Step const& step : walk.tables.back().steps)
+                commits += step.kind == Kind::send_commit;
         }
         REQUIRE(steps == lowered.programs.size());
         for (bool const meets : {true, false}) {
@@ -1021,7 +1041,8 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         std::swap(step[0].position, step[1].position);
         ++swapped[walk.run(random)];
     }
-    MESSAGE(several << " cases of several ranks, " << messages << " messages; with two steps of a "
+    MESSAGE(several << " cases of several ranks, " << messages << " messages, " << commits
+                    << " commits; with two steps of a "
                     << "lane swapped:");
     for (auto const& [what, count] : swapped)
         MESSAGE(count << " " << (what.empty() ? "equivalent" : what));

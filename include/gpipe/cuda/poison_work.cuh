@@ -29,7 +29,7 @@ struct PoisonFound {
 };
 // Behind the state of a step, in its slot.
 inline PoisonFound* poison_found(StepFrame const& shared) {
-    static_assert(sizeof(StepState) + sizeof(PoisonFound) <= slot_alignment);
+    static_assert(sizeof(StepState) + sizeof(PoisonFound) <= decided_at);
     return reinterpret_cast<PoisonFound*>(const_cast<StepState*>(shared.state) + 1);
 }
 

@@ -67,6 +67,7 @@ struct PlanRequest {
     std::size_t guard = 0;       ///< bytes behind the gradients and statistics of each layer
     std::size_t slack = no_wait; ///< see TrainingOptions
     Replication replication{};   ///< whose gradients are added up
+    bool hears = false;          ///< whether commits come from another rank while layers run
 };
 
 /// In which inputs of cells, their gradients and parts have a place each.

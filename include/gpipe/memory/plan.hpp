@@ -75,7 +75,11 @@ plan_memory(PlanRequest const& request, Programs const& programs,
     if (request.tightness != Tightness::full || std::is_constant_evaluated())
         detail::add_parts(plan);
     plan.lowered.needs = find_needs(walk_of(plan.lowered), plan.operands, Located(plan));
-    if (request.replication.count > 1 && request.replication.apart) add_sum_streams(plan.lowered);
+    // One cell has nothing to go on with while its gradients are added up.
+    if (request.hears)
+        add_streams_beside(plan.lowered, 1);
+    else if (request.replication.count > 1 && request.replication.apart)
+        add_streams_beside(plan.lowered, 2);
     return plan;
 }
 

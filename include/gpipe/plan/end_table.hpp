@@ -20,7 +20,7 @@ class EndTable {
           whole_(programs_.cells(), Operands::none),
           statistics_(ending.buffers.empty() ? 0 : programs_.cells() * programs_.micro_batches()),
           updates_(devices_), moves_(devices_),
-          ends_(8 * devices_ + programs_.cells() + 2 + ending.ties.size()) {
+          ends_(9 * devices_ + programs_.cells() + 2 + ending.ties.size()) {
         ranks_.devices = devices_;
         for (std::size_t c = 0; c < programs_.cells(); ++c)
             if (ending.learns[c]) updates_[programs_.device_of(c)] = true;
@@ -40,7 +40,7 @@ class EndTable {
         all_ = operands;
         all_.begin = Array<std::uint32_t>(most + 1);
         all_.all = Array<Operand>(operands.all.size() + (statistics_.empty() ? 4 : 6) * size_ +
-                                  9 * programs_.cells() + 24 * devices_ +
+                                  9 * programs_.cells() + 27 * devices_ +
                                   ending.ties.size() * (programs_.cells() + 2) + 16);
         all_.values = Array<Value>(first_ + kinds * devices_);
         for (std::size_t v = 0; v < chain_; ++v) all_.values[v] = operands.values[v];
@@ -165,7 +165,7 @@ class EndTable {
         Array<std::uint32_t> count(walk.streams);
         for (std::size_t i = size_; i < action_; ++i) {
             Action const& a = all.programs[i];
-            std::size_t const s = step_.stream_of_end(a.kind, programs_.device_of(a.cell));
+            std::size_t const s = all.stream_of_end(a.kind, programs_.device_of(a.cell));
             walk.stream[i] = static_cast<std::uint32_t>(s < devices_ ? walk.streams + s : s);
             walk.position[i] = ++count[s];
         }

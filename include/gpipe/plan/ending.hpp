@@ -41,8 +41,9 @@ class EndBuilder : public EndTable {
     // The commit is behind the losses, a device's update behind that and its own layers; and those
     // of other devices that its parameters are tied to. Of several ranks the one with the losses
     // tells the others, which look for that, and for gradients of ties, behind all of their layers:
-    // so who waits keeps nobody waiting. (Of several replicas the first waits there for the losses
-    // of the others, which have them at the same time, and they for what it decides.)
+    // so who waits keeps nobody waiting; where messages are put on streams, and so all go in one
+    // order, beside the layers. (Of several replicas the first waits there for the losses of the
+    // others, which have them at the same time, and they for what it decides.)
     void end_at_once() {
         Array<bool> committed(ranks_.count);
         auto const commit_once = [&](std::size_t rank) {
@@ -50,6 +51,11 @@ class EndBuilder : public EndTable {
             committed[rank] = true;
         };
         commit_once(ranks_.of(last_));
+        for (std::size_t rank = 0; rank < ranks_.count; ++rank) {
+            if (!sends_commit(rank)) continue;
+            send_commit(rank);
+            commit_once(rank);
+        }
         std::size_t const tied = ending_.ties.size(); // of some of all ties
         Array<bool> called(devices_), ended(devices_),
             reduced(tied > 0 ? ending_.ties[tied - 1].tie + 1 : 0);
@@ -154,21 +160,35 @@ class EndBuilder : public EndTable {
         use(Holds::squares, d, Use::write);
         add_of_device(Kind::sum_squares, d);
     }
+    bool sends_commit(std::size_t rank) const {
+        return ending_.immediate && ending_.calls_enqueue && commits_[rank] != last_;
+    }
+    void send_commit(std::size_t rank) {
+        read(Holds::committed, last_);
+        use(Holds::told, commits_[rank], Use::write);
+        add(Kind::send_commit, static_cast<std::uint32_t>(programs_.cells() - 1),
+            static_cast<std::uint32_t>(rank));
+    }
     // Of what a rank has; with the others it agrees by messages.
     [[gnu::noinline]] void commit(std::size_t rank) {
         std::size_t const at = commits_[rank];
         if (at == last_) read(losses_);
+        if (sends_commit(rank)) read(Holds::told, at);
         if (ending_.squares && !ending_.immediate)
             each_learner([&](std::size_t d) {
                 if (ranks_.of(d) == rank) read(Holds::squares, d);
             });
-        bool const joins = ending_.immediate ? at != last_ : !ending_.calls_enqueue;
+        bool const joins =
+            ending_.immediate ? at != last_ && !sends_commit(rank) : !ending_.calls_enqueue;
         for (std::size_t d = ranks_.begin(rank); joins && d < ranks_.end(rank); ++d) {
             read_gradients(d);
             if (!ending_.immediate && moves_[d]) read(Holds::buffers, d);
         }
         use(Holds::committed, at, Use::write);
-        if (ending_.copies_state) use(Holds::state, at, Use::next);
+        if (ending_.copies_state && at == last_ && ending_.immediate)
+            use(Holds::state, at, Use::read);
+        else if (ending_.copies_state && !ending_.immediate)
+            use(Holds::state, at, Use::next);
         add_of_device(Kind::commit, at);
     }
     // Where that is decided for a device.
@@ -176,13 +196,13 @@ class EndBuilder : public EndTable {
     void read_commit(std::size_t d) {
         read(Holds::committed, ending_.copies_state ? d : commit_of(d));
     }
+    // Under immediate updates also where it was decided, while layers read what was there.
     [[gnu::noinline]] void take_state(std::size_t d, Holds decided) {
-        if (!ending_.copies_state || d == commit_of(d)) return;
+        bool const elsewhere = d != commit_of(d), first = decided == Holds::committed;
+        if (!ending_.copies_state || (!elsewhere && !(first && ending_.immediate))) return;
         read(decided, commit_of(d));
-        if (decided == Holds::committed) {
-            use(Holds::committed, d, Use::write);
-            use(Holds::state, d, Use::next);
-        }
+        if (first && elsewhere) use(Holds::committed, d, Use::write);
+        if (first) use(Holds::state, d, Use::next);
         add_of_device(Kind::take_state, d);
     }
     [[gnu::noinline]] void update(std::size_t d) {

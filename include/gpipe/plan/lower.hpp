@@ -115,14 +115,13 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
         find_needs(walk_of(result), operands, [](std::size_t, Operand const&) { return Span{}; });
     return result;
 }
-/// Gives each device with several cells a stream on which gradients of replicas are added up while
-/// it goes on with the other cells.
-[[gnu::cold]] GPIPE_INLINE constexpr void add_sum_streams(Lowered& lowered) {
+/// Gives each device with so many cells, or more, a stream for what its layers go on beside.
+[[gnu::cold]] GPIPE_INLINE constexpr void add_streams_beside(Lowered& lowered, std::size_t least) {
     Programs const& all = lowered.programs;
     std::size_t const devices = lowered.devices();
     Array<std::size_t> cells(devices);
     std::size_t streams = lowered.streams();
-    for (std::size_t c = 0; c < all.cells(); ++c) streams += ++cells[all.device_of(c)] == 2;
+    for (std::size_t c = 0; c < all.cells(); ++c) streams += ++cells[all.device_of(c)] == least;
     Programs more(all, streams, all.size());
     Array<std::size_t> device(streams);
     std::size_t s = 0;
@@ -130,10 +129,10 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
         more.add_program(all.program(s));
         device[s] = lowered.device[s];
     }
-    lowered.sums = Array<std::size_t>(devices);
+    lowered.beside = Array<std::size_t>(devices);
     for (std::size_t d = 0; d < devices; ++d) {
-        lowered.sums[d] = cells[d] > 1 ? s : d;
-        if (cells[d] < 2) continue;
+        lowered.beside[d] = cells[d] < least ? d : s;
+        if (cells[d] < least) continue;
         device[s++] = d;
         more.next_device();
     }

@@ -47,9 +47,10 @@ struct Lowered {
     Array<std::size_t> device; ///< by stream: whose it is
     Edges edges;               ///< between the cells
     Offloads offloads;         ///< what leaves the devices' memory for a while
-    /// By device the stream, with no actions of a step's, on which gradients of replicas are added
-    /// up; none at all: it is the one that computes.
-    Array<std::size_t> sums{};
+    /// By device the stream, with no actions of a step's, for what its layers go on beside:
+    /// gradients of replicas are added up, and what another rank has decided is heard; none at all:
+    /// it is the one that computes.
+    Array<std::size_t> beside{};
     /// One linear order of all actions: values are placed, and proven to keep apart, along it.
     Array<std::uint32_t> order;
     Needs needs; ///< by action, see find_needs() and sweep(); empty before
@@ -66,7 +67,10 @@ struct Lowered {
     }
     /// The stream of what ends a step on the device that has it.
     constexpr std::size_t stream_of_end(Kind kind, std::size_t owner) const {
-        return adds_replicas(kind) && !sums.empty() ? sums[owner] : owner;
+        bool const hears =
+            kind == Kind::commit && immediate && owner != programs.device_of(programs.cells() - 1);
+        bool const apart = adds_replicas(kind) || kind == Kind::send_commit || hears;
+        return apart && !beside.empty() ? beside[owner] : owner;
     }
     /// The programs of these alone, as they were.
     constexpr Programs computing() const {

@@ -33,6 +33,7 @@ enum class Holds : std::uint8_t {
     buffers,    ///< what they become, if the step counts
     squares,    ///< the sums of those of the gradients
     committed,  ///< whether the step counts, where the device reads that
+    told,       ///< that, on its way to another rank
     revoked,    ///< likewise, in the end
     updated,    ///< the part of the parameters that this replica gives to the others
     state,      ///< seed and number of the step, where layers' work reads them
@@ -82,6 +83,7 @@ GPIPE_INLINE constexpr std::string_view name(Holds holds) {
                                           "next buffers",
                                           "squares",
                                           "committed",
+                                          "told",
                                           "revoked",
                                           "updated",
                                           "state",

@@ -83,6 +83,7 @@ namespace gpipe::detail {
                 if (high == ranks.replica) row[low] = both;
             }
     auto const decider = static_cast<std::uint32_t>(tables.decider());
+    auto const last = static_cast<std::uint32_t>(tables.last_device);
     for (std::uint32_t r = 0; r < ranks.all(); ++r) {
         if (r == decider) continue; // which keeps no_channel
         std::size_t const rank = r % ranks.count;
@@ -94,11 +95,10 @@ namespace gpipe::detail {
         tables.channels[tables.tied.size() + r] = add(
             r, decider,
             std::max(std::max({rows, losses, totals, exact}) * sizeof(double), sizeof(RankNote)),
-            std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}),
-            tables.last_device, true);
-        if (immediate) all[count++] = {decider, r, sizeof(StepState), false, 0, true};
+            std::max({sizeof(StepState), sizeof(RankNote), totals * sizeof(double)}), last, true);
+        if (immediate) all[count++] = {decider, r, sizeof(StepState), false, last, true};
         if (immediate && rank == tables.decider())
-            all[count++] = {r, decider, losses * sizeof(double), false, 0, true};
+            all[count++] = {r, decider, losses * sizeof(double), false, last, true};
     }
     return first_of(all, count);
 }

@@ -88,11 +88,7 @@ template <class Chosen, class Net> struct CheckParts {
         static_assert(is_copied || !Update::immediate || trivial,
                       "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
                       "step that is under way has its own");
-        constexpr bool overlaps =
-            !Update::immediate || !joins_ranks<Device> || !calls_enqueue<Device>;
-        static_assert(overlaps, "gpipe: update::Immediate is not for GPUs of several ranks or "
-                                "replicas: their steps do not overlap");
-        return loss_enqueues && overlaps && (trivial || (!is_copied && !Update::immediate));
+        return loss_enqueues && (trivial || (!is_copied && !Update::immediate));
     }
 };
 

@@ -105,9 +105,10 @@ GPIPE_INLINE void check_scale(LossScale const& scale, bool immediate) {
 }
 
 /// What is to be looked at before a commit. `norm`: the largest of the gradients, or 0;
-/// `immediate`: see update::Immediate. Throws std::invalid_argument where that could not be done.
+/// `immediate`: see update::Immediate; `apart`: whether GPUs of several ranks or replicas train.
+/// Throws std::invalid_argument where that could not be done.
 GPIPE_INLINE StepChecks chosen_checks(double norm, bool finite_gradients, NotFinite not_finite,
-                                      LossScale const& scale, bool immediate) {
+                                      LossScale const& scale, bool immediate, bool apart) {
     if (!(norm >= 0) || detail::is_nan(norm))
         detail::throw_error<std::invalid_argument>(
             "gpipe: Options::clip_norm, the largest norm of the gradients, is %g", norm);
@@ -121,6 +122,10 @@ GPIPE_INLINE StepChecks chosen_checks(double norm, bool finite_gradients, NotFin
             "gpipe: Options::finite_gradients with NotFinite::go_on drops steps whose gradients "
             "are not finite, but with update::Immediate devices update their parameters before "
             "all gradients are known");
+    if (immediate && finite_gradients && apart)
+        throw std::invalid_argument(
+            "gpipe: Options::finite_gradients is not for update::Immediate on GPUs of several "
+            "ranks or replicas: some would have updated before others know");
     check_scale(scale, immediate);
     return {norm, finite_gradients, not_finite, scale};
 }

@@ -74,11 +74,16 @@ template <class Cost>
     Array<std::size_t> program_of(receives.size());
     for (std::size_t d = 0; d < programs.devices() && !receives.empty(); ++d)
         for (std::size_t i = programs.begin(d); i < programs.end(d); ++i) program_of[i] = d;
-    // Whether nothing but the send is left to wait for.
-    auto const receivable = [&](std::size_t received, std::size_t send) {
-        bool ready = received == next[program_of[received]];
-        for (std::size_t const needed : lowered.needs[received])
-            ready = ready && (needed == send || step_of[needed] != no_action);
+    // Whether nothing but the send is left to wait for, and so on for what comes right behind.
+    auto const receivable = [&](std::size_t send) {
+        bool ready = true;
+        for (std::size_t ahead = 0; receives[send] != no_message; send = receives[send]) {
+            std::size_t const received = receives[send], program = program_of[received];
+            ahead = program == program_of[send] ? ahead + 1 : 0;
+            ready = ready && received == next[program] + ahead;
+            for (std::size_t const needed : lowered.needs[received])
+                ready = ready && (needed == send || step_of[needed] != no_action);
+        }
         return ready;
     };
     std::size_t received = no_action;
@@ -106,8 +111,7 @@ template <class Cost>
                 ready = ready && step_of[needed] != no_action;
                 if (start < end[needed]) start = end[needed];
             }
-            if (!receives.empty() && receives[i] != no_message)
-                ready = ready && receivable(receives[i], i);
+            if (!receives.empty() && receives[i] != no_message) ready = ready && receivable(i);
             if (!ready || (received != no_action && received != i)) continue;
             std::size_t const way = !computes(a.kind)         ? 2 * cells // everybody waits for it
                                     : a.kind == Kind::forward ? a.cell

@@ -145,7 +145,8 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
     if constexpr (any || reverses_cells<Checkpointing>) parts.choose = &choose_offloads;
 
     parts.checks = chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite,
-                                 options.loss_scale, Chosen::Update::immediate);
+                                 options.loss_scale, Chosen::Update::immediate,
+                                 joins_ranks<Device> && calls_enqueue<Device>);
     model.loss.scales = parts.checks.scale.scales();
     take_options<Chosen>(parts, options, std::move(device), devices);
     return parts;

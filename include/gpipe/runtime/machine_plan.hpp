@@ -132,7 +132,8 @@ template <DeviceRuntime Device> class MachinePlan : public MachineWork {
                 overlaps || infers() ? Tightness::quick : Tightness::full,
                 guards ? slot_alignment : 0,
                 slack,
-                replication};
+                replication,
+                immediate() && joins_ranks<Device> && calls_enqueue<Device> && ranks.count > 1};
     }
     // Whether this rank has all of the state, and no other process has the same.
     bool saves_alone() const {

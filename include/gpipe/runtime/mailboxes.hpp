@@ -90,6 +90,12 @@ template <DeviceMemory Device> class Mailboxes {
         StepState* const here = &state(slot);
         return {here, apart() ? tables_->devices[device].state : here};
     }
+    /// What a commit makes of that while layers read it, where updates are immediate.
+    Mailbox<StepState> decided(std::size_t slot, std::size_t device) const {
+        Mailbox<StepState> const own = state(slot, device);
+        auto* const there = reinterpret_cast<std::byte*>(own.there) + decided_at;
+        return {own.here, apart() ? reinterpret_cast<StepState*>(there) : own.here};
+    }
     Mailbox<std::byte const> optimizer(void const* here, std::size_t device) const {
         auto const* const bytes = static_cast<std::byte const*>(here);
         return {bytes, apart() ? tables_->devices[device].optimizer : bytes,

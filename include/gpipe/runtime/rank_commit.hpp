@@ -27,12 +27,13 @@ template <class End, class Device> class RankCommit {
 
     // `squares`: whether those of gradients are summed up.
     void commit(bool squares) {
+        if (step_.kind == Kind::send_commit) return tell(step_.calls);
         if (std::size_t const all = losses_, filled = run_.filled() * tables_.loss_row;
             ends() && filled < all)
             device_.fill(step_.stream, bytes_of(tables_.loss_sums + filled),
                          (all - filled) * sizeof(double));
         std::uint32_t const up = tables_.channel_of_rank(tables_.ranks.number());
-        if (end_.immediate) return up == no_channel ? tell() : hear(up);
+        if (end_.immediate) return up == no_channel ? decide_at_once() : hear(up);
         mail_.sign(slot_) = run_.failure.place();
         up == no_channel ? decide(squares) : obey(up, squares);
     }
@@ -40,23 +41,34 @@ template <class End, class Device> class RankCommit {
   private:
     static constexpr std::size_t signs = calls_enqueue<Device> ? 1 : 0; // that are sent
 
-    void tell() {
+    void decide_at_once() {
+        std::size_t const own = tables_.decider();
         tables_.each_channel_of_rank([&](std::size_t other, std::uint32_t channel) {
-            if (other % tables_.ranks.count == tables_.decider())
+            if (other % tables_.ranks.count == own)
                 receive(tables_.losses(channel), losses_of(other), losses_);
         });
         end_.commit(run_, step_.stream);
-        tables_.each_channel_of_rank([&](std::size_t, std::uint32_t channel) {
-            send(tables_.commits(channel), mail_.state(slot_, step_.device).there, 1);
+        for (std::size_t rank = 0; rank < tables_.ranks.count; ++rank)
+            if (rank == own || !calls_enqueue<Device>) tell(rank);
+    }
+    // What was decided, to this rank of all replicas.
+    void tell(std::size_t rank) {
+        if (tables_.channel_of_rank(tables_.ranks.number()) != no_channel) return; // not here
+        tables_.each_channel_of_rank([&](std::size_t other, std::uint32_t channel) {
+            if (other % tables_.ranks.count == rank)
+                send(tables_.commits(channel), mail_.decided(slot_, step_.device).there, 1);
         });
     }
     void hear(std::uint32_t up) {
-        StepState* const state = mail_.state(slot_, step_.device).there;
+        Mailbox<StepState> const state = mail_.decided(slot_, step_.device);
         if (ends()) send(tables_.losses(up), tables_.loss_sums, losses_);
-        receive(tables_.commits(up), state, 1);
-        device_.launch(step_.stream, [&run = run_, state]() noexcept {
-            if (!state->committed) run.dropped = true;
-        });
+        receive(tables_.commits(up), state.there, 1);
+        if constexpr (calls_enqueue<Device>)
+            state.get(device_, step_.stream);
+        else
+            device_.launch(step_.stream, [&run = run_, state]() noexcept {
+                if (!state.there->committed) run.dropped = true;
+            });
     }
     void obey(std::uint32_t up, bool squares) {
         if (ends()) send(up, tables_.loss_sums, losses_);

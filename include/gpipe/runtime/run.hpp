@@ -50,6 +50,7 @@ struct Run {
     MiniBatch const* batch = nullptr; ///< its samples
     Array<SampleRange> ranges;        ///< by micro-batch
     Array<StepFrame> frames;          ///< by device
+    StepState begun;                  ///< as layers of hosts find it, whatever is committed then
     Array<Exchange> exchanges;        ///< by device; empty where there is one replica
     bool is_cut = false;              ///< whether a device refused one, and nothing more is sent
     FirstFailure failure;             ///< the first, if any

@@ -77,13 +77,16 @@ template <DeviceRuntime Device> class Runs {
                 run.ranges[m].first += arguments.before + arguments.part.first;
             }
         }
-        for (std::size_t d = tables_.ranks.begin(); d < tables_.ranks.end(); ++d)
+        run.begun = state_before(arguments.seed, arguments.step);
+        mail_.state(arguments.slot) = run.begun;
+        for (std::size_t d = tables_.ranks.begin(); d < tables_.ranks.end(); ++d) {
+            Mailbox<StepState> const state = mail_.state(arguments.slot, d);
             run.frames[d] = {
                 tables_.capacity,
                 arguments.seed,
                 arguments.step,
                 &device_.stream(table.stream_of_device[d]),
-                mail_.state(arguments.slot, d).there,
+                state.there == state.here ? &run.begun : state.there,
                 tables_.handles + d,
                 {tables_.model->constants.table, mail_.constants(arguments.slot, d).there},
                 {tables_.model->sides, batch.sides(d)},
@@ -91,6 +94,7 @@ template <DeviceRuntime Device> class Runs {
                 exchange_of(run, d, table.stream_of_device[d]),
                 false,
                 tables_.debug.calls.size() > 0};
+        }
         run.batch = &batch;
         run.arguments = arguments;
         run.arguments.optimizer = mail_.keep_optimizer(arguments.slot, arguments.optimizer);
@@ -101,7 +105,6 @@ template <DeviceRuntime Device> class Runs {
         run.begin(false);
         run.base = base_;
         base_ += table.longest;
-        mail_.state(arguments.slot) = state_before(arguments.seed, arguments.step);
         mail_.totals(arguments.slot)[tables_.sums] = 0;
         mail_.sign(arguments.slot) = no_failure;
         run.begin_times();
@@ -139,10 +142,7 @@ template <DeviceRuntime Device> class Runs {
             run.failure.tell(FirstFailure::behind_actions(0), failure);
             if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
                 end_.immediately().has_updated(run)) {
-                torn_ = true;
-                failure.error = detail::of_no_use(device_);
-                for (Run& other : runs_) // that may be under way
-                    other.failure.tell(FirstFailure::behind_actions(0), failure);
+                tear(failure);
             }
         }
         // Its commit may not have seen that yet, where the first device has no update to wait for.
@@ -157,8 +157,11 @@ template <DeviceRuntime Device> class Runs {
         last_failure_ = run.failure.get();
         // What is put on queues behind a failure updates nothing: the commit has not been made.
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
-            (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
+            (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed)) {
             torn_ = true;
+            // What is on streams behind it goes on with what it has left.
+            if (end_.immediate && calls_enqueue<Device>) tear(*last_failure_);
+        }
         if (torn_ && last_failure_->of == FailureOf::before)
             last_failure_->error = detail::of_no_use(device_);
         if (!run.arguments.last) spoil(run, *last_failure_);
@@ -236,6 +239,12 @@ template <DeviceRuntime Device> class Runs {
     };
     void spoil(Run const& run, Failure failure) {
         spoilt_ = {run.mini_batch, run.arguments.before, std::move(failure)};
+    }
+    // So ends what may be under way behind it, too.
+    void tear(Failure failure) {
+        torn_ = true;
+        failure.error = detail::of_no_use(device_);
+        for (Run& other : runs_) other.failure.tell(FirstFailure::behind_actions(0), failure);
     }
     Exchange* exchange_of(Run& run, std::size_t device, std::size_t stream) {
         if (run.exchanges.empty()) return nullptr;

@@ -68,7 +68,7 @@ struct alignas(64) Step {
     std::uint32_t place = 0;        ///< in the linear order of all actions
     std::uint32_t action = 0;       ///< index among all actions of the programs
     std::uint32_t device = 0;       ///< whose action it is
-    std::uint32_t calls = 0;        ///< which list: see Calls; of a transfer, which edge
+    std::uint32_t calls = 0;        ///< which list: see Calls; of others Action::edge
     /// Among StepTable::addresses, of this micro-batch: by Region. The input of the first cell is
     /// the caller's; the input gradient is null where none crosses. A transfer goes from the input
     /// to the output; an offload from what is retained, and the input, to the output, a fetch from

@@ -58,7 +58,7 @@ template <DeviceRuntime Device> class StepEnd {
 
     // Of a mini-batch of which more will come the sums alone.
     static bool does(Run const& run, Kind kind) {
-        return run.arguments.last || kind == Kind::next_buffers || kind == Kind::commit;
+        return run.arguments.last || kind == Kind::next_buffers || commits(kind);
     }
     // Does what is an action behind the layers'.
     void end(Run& run, Step const& step) {
@@ -76,6 +76,7 @@ template <DeviceRuntime Device> class StepEnd {
             if (immediate) immediately().check(run, step.device, step.stream);
             return;
         case Kind::commit:
+        case Kind::send_commit:
             return commit_with_others(run, step);
         case Kind::revoke:
             return immediately().revoke(run, step.stream);
@@ -94,7 +95,11 @@ template <DeviceRuntime Device> class StepEnd {
         bool const norm = trains && sums_squares(run);
         Mailbox<double> const squares = mail_.all_squares(slot);
         Mailbox<double> const totals = mail_.totals(slot, norm);
-        Mailbox<StepState> const state = mail_.state(slot, tables_.last_device);
+        Mailbox<StepState> const now = mail_.state(slot, tables_.last_device),
+                                 state = immediate ? mail_.decided(slot, tables_.last_device) : now;
+        if (trains && state.there != now.there)
+            device_.copy(stream, reinterpret_cast<std::byte*>(state.there),
+                         reinterpret_cast<std::byte const*>(now.there), sizeof(StepState));
         if (norm && !joined) squares.put(device_, stream);
         CommitCall call;
         call.sums = tables_.loss_sums;
@@ -195,7 +200,6 @@ template <DeviceRuntime Device> class StepEnd {
         }
     }
 
-    // Where updates are immediate.
     ImmediateChecks<Device> immediately() const { return {device_, tables_, mail_}; }
 
   private:

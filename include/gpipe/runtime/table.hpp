@@ -180,8 +180,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         auto const tensors = detail::tensors_of(plan, lowered.programs[action], evaluation);
         step.first_address = static_cast<std::uint32_t>(addresses);
         addresses += tensors.addresses;
-        if (is_transfer(step.kind) || step.kind == Kind::reduce)
-            step.calls = lowered.programs[action].edge;
+        step.calls = lowered.programs[action].edge;
         if (ends_step(step.kind)) continue;
         // Layers may add offsets to where they have nothing.
         std::byte** const at = table.of(step);

@@ -20,6 +20,11 @@ namespace gpipe {
 /// The sign of a rank for which nothing has thrown.
 inline constexpr std::uint64_t no_failure = 0xFFFFFFFF;
 
+/// Where in the slot of a StepState lies what a commit makes of it while layers read it: bytes.
+/// What is found in debug mode lies between.
+inline constexpr std::size_t decided_at = slot_alignment / 2;
+static_assert(decided_at + sizeof(StepState) <= slot_bytes(sizeof(StepState)));
+
 /// Where the sign of a rank lies behind a StepState: bytes.
 GPIPE_INLINE constexpr std::size_t sign_of(std::size_t rank) {
     return slot_bytes(sizeof(StepState)) + rank * sizeof(std::uint64_t);

@@ -28,6 +28,7 @@ enum class Kind : std::uint8_t {
     next_buffers,     ///< what a device's layers' buffers become, see LayerTraits::Buffers
     sum_squares,      ///< of a device's gradients
     commit,           ///< sums the losses up, and decides whether the step counts
+    send_commit,      ///< what was decided, to a rank that updates by itself, which commits so
     revoke,           ///< where updates came first: decides once more, by all gradients
     take_state,       ///< what was decided, to a device that cannot read it elsewhere
     update,           ///< of a device's parameters
@@ -39,13 +40,12 @@ inline constexpr std::size_t kind_count = static_cast<std::size_t>(Kind::all_gat
 
 /// In words; "unknown" where a number is none of these.
 GPIPE_INLINE constexpr std::string_view name(Kind kind) {
-    constexpr std::string_view names[] = {"forward",        "recompute",       "backward",
-                                          "input gradient", "weight gradient", "send output",
-                                          "receive input",  "send gradient",   "receive gradient",
-                                          "offload",        "fetch",           "reduce",
-                                          "all-reduce",     "reduce-scatter",  "update of buffers",
-                                          "sum of squares", "commit",          "revoke",
-                                          "state",          "update",          "all-gather"};
+    constexpr std::string_view names[] = {
+        "forward",        "recompute",     "backward",      "input gradient",   "weight gradient",
+        "send output",    "receive input", "send gradient", "receive gradient", "offload",
+        "fetch",          "reduce",        "all-reduce",    "reduce-scatter",   "update of buffers",
+        "sum of squares", "commit",        "send commit",   "revoke",           "state",
+        "update",         "all-gather"};
     auto const number = static_cast<std::size_t>(kind);
     return number < kind_count ? names[number] : "unknown";
 }
@@ -53,6 +53,10 @@ GPIPE_INLINE constexpr std::string_view name(Kind kind) {
 GPIPE_INLINE constexpr bool computes(Kind kind) { return kind < Kind::send_output; }
 /// Whether it is of the end of a step, see with_ending().
 GPIPE_INLINE constexpr bool ends_step(Kind kind) { return kind >= Kind::reduce; }
+/// Whether ranks agree there on whether the step counts.
+GPIPE_INLINE constexpr bool commits(Kind kind) {
+    return kind == Kind::commit || kind == Kind::send_commit;
+}
 /// Whether it adds up what replicas have found: as soon as that is whole, whatever layers still do.
 GPIPE_INLINE constexpr bool adds_replicas(Kind kind) {
     return kind == Kind::all_reduce || kind == Kind::reduce_scatter;
@@ -82,7 +86,8 @@ struct Action {
     Kind kind = Kind::forward;     ///< what is done
     std::uint32_t cell = 0;        ///< with which cell
     std::uint32_t micro_batch = 0; ///< for which micro-batch
-    std::uint32_t edge = 0;        ///< of a transfer: which edge's tensors move
+    std::uint32_t edge = 0; ///< of a transfer: whose tensors move; of a reduce which tie, and
+                            ///< to which rank a commit is sent
 
     /// Member by member.
     friend constexpr bool operator==(Action const&, Action const&) = default;

@@ -21,7 +21,7 @@ namespace detail {
 
 // The letter of a kind, and of the same in the second of a device's two cells.
 GPIPE_INLINE constexpr char letter(Kind kind, bool second) {
-    constexpr std::string_view capitals = "FRBIWssssofTAANQCVKUG";
+    constexpr std::string_view capitals = "FRBIWssssofTAANQCsVKUG";
     static_assert(capitals.size() == kind_count);
     char const capital = capitals[static_cast<std::size_t>(kind)];
     return second && computes(kind) ? static_cast<char>(capital - 'A' + 'a') : capital;

@@ -29,6 +29,8 @@ struct Options {
     int devices = 1;
     /// Of what can go on. 0: the lowest stream, as far as it can; 1: the highest; else by chance.
     std::uint64_t seed = 0;
+    /// Whatever the seed, of what can go on that of the first device, and of that kernels last.
+    bool first_device = false;
     /// Whether the first device can have access to the second's memory; empty: any can.
     std::function<bool(int, int)> peers{};
     int most_peers = 8; ///< of a device

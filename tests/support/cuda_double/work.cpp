@@ -74,7 +74,14 @@ std::vector<NodePtr> World::before(Stream const& s) {
 bool World::run_one() {
     if (ready.empty()) return false;
     auto next = ready.begin();
-    if (options.seed == 1) {
+    if (options.first_device) {
+        auto const rank = [](auto const& entry) {
+            Work const& work = entry.second->work;
+            return std::pair(work.device, work.kind == Kind::kernel);
+        };
+        next = std::min_element(ready.begin(), ready.end(),
+                                [&](auto const& a, auto const& b) { return rank(a) < rank(b); });
+    } else if (options.seed == 1) {
         next = ready.lower_bound({ready.rbegin()->first.first, 0});
     } else if (options.seed > 1) {
         std::advance(next, static_cast<std::ptrdiff_t>(chance() % ready.size()));
