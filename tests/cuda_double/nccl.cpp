@@ -7,6 +7,7 @@
 #include "support/nccl_double/nccl_double.hpp"
 #include "support/optional_layers.hpp"
 #include "support/overlap_layers.hpp"
+#include "support/skip_layers.hpp"
 
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/inference.hpp>
@@ -246,6 +247,62 @@ TEST_CASE("P1 over NCCL ranks with a GPU each train as one process on the host, 
 }
 
 TEST_CASE("P1 so they do where each updates at once") { train_as_host<ImmediateCrew>(149); }
+
+namespace {
+
+using SkipNet = toy::SkipNetOf<Real, toy::Enqueued>;
+SkipNet make_skip_net(toy::Watch&) { return {}; }
+
+} // namespace
+
+TEST_CASE_TEMPLATE("P1 and with skips and ties between them", Update, gpipe::update::AfterCommit,
+                   gpipe::update::Immediate) {
+    using Host =
+        toy::Training<toy::SkipNet<Real>, toy::MeanSquare<Real, 3>, Adam, gpipe::device::Host>;
+    using T = TrainOf<gpipe::shard::Nothing, SkipNet, Update>;
+    std::vector<std::size_t> const sizes{8, 8, 5, 8, 1, 8};
+    std::size_t point = 0, trained = 0;
+    toy::each_of_catalogue(
+        4, SkipNet::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
+                if (k < 2 || point++ % toy::one_of(59) != 0) continue;
+                INFO(schedule.name(), ", ", checkpointing.name, ", K = ", k);
+                Host::Options o;
+                o.samples = 8;
+                o.seed = 7;
+                o.cells = 1;
+                o.micro_batches = 3;
+                o.schedule = schedule.name() == "GPipe"
+                                 ? gpipe::schedule::Dynamic(gpipe::schedule::GPipe{})
+                                 : gpipe::schedule::Dynamic(gpipe::schedule::GPipeAscending{});
+                Host host({}, {}, Adam{1e-2f}, o);
+                std::vector<double> expected;
+                for (std::size_t const size : sizes) {
+                    toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+                    if (size % 2 == 1) host.accumulate(data.inputs, data.targets);
+                    expected.push_back(host.step(data.inputs, data.targets).loss);
+                }
+                cuda_double::Session const doubles(session(k, trained % 5));
+                typename T::Options own;
+                own.samples = 8;
+                own.seed = 7;
+                own.micro_batches = 3;
+                own.schedule = schedule;
+                own.checkpointing = checkpointing.policy;
+                own.device.device.graphs = trained / 2 % 2 * 2;
+                toy::Watch watch;
+                {
+                    CrewOf<T, &make_skip_net> crew(k, watch, own);
+                    crew.rethrow();
+                    CHECK((crew.steps(sizes, trained++ % 2 == 1) == expected));
+                    CHECK(differs(crew, host, false) == "");
+                }
+                CHECK(cuda_double::complaints() == "");
+            }
+        });
+    CHECK(trained > 0);
+    MESSAGE(trained << " trainings");
+}
 
 namespace {
 
