@@ -103,6 +103,7 @@ set(GPIPE_HEADERS
     include/gpipe/device/cuda_graph.hpp
     include/gpipe/device/cuda_links.hpp
     include/gpipe/device/cuda_memory.hpp
+    include/gpipe/device/cuda_options.hpp
     include/gpipe/device/cuda_peers.hpp
     include/gpipe/device/cuda_stream.hpp
     include/gpipe/device/device.hpp

@@ -1,6 +1,7 @@
 // device::Cuda under a whole training, over the double of the CUDA runtime: what it computes, in
 // what order, and what happens when calls fail or are left out.
 #include "support/enqueued_net.hpp"
+#include "support/overlap_layers.hpp"
 #include "support/timeline_entries.hpp"
 
 #include <doctest/doctest.h>
@@ -255,6 +256,39 @@ TEST_CASE("P1 with immediate updates, too") {
                     CHECK(cuda_double::races() == std::vector<std::string>{});
                 }
         });
+}
+
+namespace {
+
+// Whether the first GPU, if it is quick, runs the next step's first forward before the second has
+// the last weight gradient of this one.
+template <class Update> bool overlaps() {
+    using Meeting = gpipe::Pipeline<Enqueued<toy::FirstToMeet>, Enqueued<toy::SecondToMeet>>;
+    using T = gpipe::Training<Meeting, gpipe::Cells<2>, gpipe::MicroBatches<4>,
+                              gpipe::Loss<toy::EnqueuedLoss<toy::MeanSquare<Real, 2>>>,
+                              gpipe::Optimizer<Adam>, Cuda, gpipe::schedule::ZeroBubbleH2,
+                              gpipe::checkpoint::Never, Update>;
+    cuda_double::Session const session({.devices = 2, .first_device = true});
+    toy::Overlap meeting{.samples = 8, .seconds = 0};
+    toy::FirstToMeet first;
+    toy::SecondToMeet second;
+    first.meeting = second.meeting = &meeting;
+    T train(Meeting(Enqueued<toy::FirstToMeet>(first), Enqueued<toy::SecondToMeet>(second)), {},
+            Adam{}, {.samples = 8, .device = {.gpus = {0, 1}}});
+    std::vector<Real> const data(16, 0.5f);
+    auto one = train.start(data, data), two = train.start(data, data);
+    one.result();
+    two.result();
+    CHECK(cuda_double::races() == std::vector<std::string>{});
+    return meeting.met;
+}
+
+} // namespace
+
+TEST_CASE("with immediate updates the first GPU begins the next step while the last is not done "
+          "with this one") {
+    CHECK(overlaps<gpipe::update::Immediate>());
+    CHECK_FALSE(overlaps<gpipe::update::AfterCommit>());
 }
 
 namespace {

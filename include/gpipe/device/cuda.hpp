@@ -4,6 +4,7 @@
 #include <gpipe/device/cuda_graph.hpp>
 #include <gpipe/device/cuda_links.hpp>
 #include <gpipe/device/cuda_memory.hpp>
+#include <gpipe/device/cuda_options.hpp>
 #include <gpipe/device/cuda_peers.hpp>
 #include <gpipe/device/cuda_stream.hpp>
 #include <gpipe/device/device.hpp>
@@ -33,27 +34,7 @@ class Cuda : public OwnMemory {
 
     /// What a layer's work goes on; to be written where a cudaStream_t is expected.
     using Stream = cuda::WatchedStream;
-    /// Which GPUs, and how tensors pass between them.
-    struct Options {
-        /// By device of the pipeline, at least as many as there are; of Replicas in one process
-        /// those of one behind those of another. Empty: all GPUs that CUDA sees, in their order.
-        std::vector<int> gpus{};
-        /// The fastest way between devices that may be taken; slower ones are where needed. For
-        /// measurements: Link::staged is a machine without a fast interconnect.
-        Link link = Link::shared;
-        /// Of how many sizes of mini-batches steps are kept as graphs, two each; 0: of none. A
-        /// graph takes memory of the GPU that no plan counts, as CUDA's context and cuBLAS do, and
-        /// how much CUDA does not say: leave a reserve beside what is planned. Where there is none
-        /// left, or another thread spoils the capture (see cuda::Capture), steps of that size run
-        /// on streams, with the same results. An Inference keeps what start() and the first part
-        /// of predict() do: then its last device has room for a mini-batch's outputs, too, from
-        /// where they are copied.
-        std::size_t graphs = 0;
-        /// Whether its streams and the default stream wait for each other, as Options::debug has
-        /// it: a kernel there is in order, and an error in a capture, as is another GPU left
-        /// current.
-        bool blocking = false;
-    };
+    using Options = cuda::Options; ///< which GPUs, and how tensors pass between them
 
     /// Throws as cuda::Links does.
     Cuda(Options options, std::size_t devices)
@@ -143,9 +124,10 @@ class Cuda : public OwnMemory {
         }
         cuda::check("cudaStreamSynchronize", drain());
     }
-    /// Runs what is fed, and then what is walked, behind the run before. Throws an error that the
-    /// caller's own calls have left behind, which a launch would be taken for. Nothing runs of a
-    /// capture that fails; where that is no layer's doing, the run is walked once more.
+    /// Runs what is fed, and then what is walked, behind the run before, or, where both were walked
+    /// and the ticket says so, as it goes. Throws an error that the caller's own calls have left
+    /// behind, which a launch would be taken for. Nothing runs of a capture that fails; where that
+    /// is no layer's doing, the run is walked once more.
     template <DeviceWalk Walk> bool submit(Ticket const& ticket, Walk const& walk) {
         launched_ = false;
         cuda::check_earlier();
@@ -155,13 +137,17 @@ class Cuda : public OwnMemory {
         if (peers_ && !peers_->begin()) throw detail::RefusedElsewhere();
         cuda::GraphKey const key{ticket.work, ticket.part, ticket.slot};
         bool const keeps = ticket.repeats && graphs_;
+        bool const overlaps = ticket.overlaps && !peers_ && !feeds_.follows();
+        bool const follows = std::exchange(walked_, nullptr) == ticket.work && overlaps;
         if (cuda::Graph const* const kept = keeps ? graphs_.find(key) : nullptr) {
             launch(*kept);
         } else {
             Captured const captured =
                 keeps && graphs_.captures(key.part) ? capture(key, walk) : Captured::no;
-            if (captured == Captured::failed || (captured == Captured::no && !surround(walk)))
+            if (captured == Captured::failed ||
+                (captured == Captured::no && !surround(walk, follows)))
                 return static_cast<void>(drain()), true;
+            if (captured == Captured::no && overlaps) walked_ = ticket.work;
             if (keeps && !graphs_.has_met(key.part)) {
                 if (graphs_.is_full()) cuda::finish(hub_, peers_);
                 graphs_.meet(key.part);
@@ -208,12 +194,13 @@ class Cuda : public OwnMemory {
     // Streams that wait for a run's begin, and its end for them. One that transfers waits for one
     // that computes, and one that computes for it; but not where it receives from elsewhere.
     std::size_t ending() const { return peers_ ? streams_.size() : links_.devices(); }
-    // What is walked, between two marks on the hub. With others all of it is of use to them,
-    // whatever has failed.
-    template <class Walk> bool surround(Walk const& walk) {
-        fork_.record(hub_);
-        for (std::size_t s = 0; s < ending(); ++s) names_[s].wait(fork_);
-        walk.begin(false);
+    // What is walked, between two marks on the hub, or behind what is fed alone. With others all of
+    // it is of use to them, whatever has failed.
+    template <class Walk> bool surround(Walk const& walk, bool follows) {
+        if (!follows) fork_.record(hub_);
+        for (std::size_t s = 0; s < ending(); ++s)
+            follows ? feeds_.join(streams_[s]) : names_[s].wait(fork_);
+        walk.begin(follows);
         launched_ = !capture_.on();
         if (!walk(std::size_t{0}) && (!peers_ || capture_.on())) return false;
         for (std::size_t s = 0; s < ending(); ++s) {
@@ -263,7 +250,7 @@ class Cuda : public OwnMemory {
         cuda::CaptureWatch::While const watching(capture_);
         make_current(links_.gpu(0));
         cuda::Capture capture(hub_);
-        if (!surround(walk)) return false;
+        if (!surround(walk, false)) return false;
         make_current(links_.gpu(0));
         graphs_.add(key, capture.end());
         return true;
@@ -283,6 +270,7 @@ class Cuda : public OwnMemory {
     cuda::CaptureWatch capture_;
     cuda::Peers* peers_ = nullptr;
     bool launched_ = false;
+    void const* walked_ = nullptr; // the work of the run before, if it may be under way
     cuda::Feeds feeds_;
     std::vector<cuda::Stream> streams_;
     std::vector<Stream> names_;

@@ -110,6 +110,9 @@ class Feeds {
         return Feeding(*this, StreamRef(caller));
     }
 
+    /// Whether what is fed now waits for the caller's stream.
+    bool follows() const { return follows_; }
+
   private:
     static bool is_on_gpu(PointerKind const& kind) {
         return kind.memory == Memory::device || kind.memory == Memory::managed;

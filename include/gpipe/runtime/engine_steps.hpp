@@ -31,7 +31,10 @@ Engine<Device>::Engine(Device& device, MachinePlan<Device> const& planned,
       lane_choice_(device.lanes() > 1 && device.chooses_lanes() && !planned.overlaps,
                    planned.programs.size()),
       seed_(planned.seed) {
-    device_.prepare(planned.plan.lowered.device, longest_of(plans_), batches_[0].feed_devices());
+    // Where both may be under way marks of one run are waited for in the next: whose own would be
+    // in their place, and later.
+    std::size_t const marks = (planned.overlaps ? 2 : 1) * longest_of(plans_);
+    device_.prepare(planned.plan.lowered.device, marks, batches_[0].feed_devices());
     give_states();
     for (std::size_t slot = 0; slot < slots; ++slot) runs_[slot].caller = &caller_;
 }
