@@ -181,6 +181,22 @@ template <class Options = Train::Options> Options options(std::size_t micro_batc
     return o;
 }
 
+// Of one device there, in the same order of backwards.
+template <class Host>
+typename Host::Options on_host(gpipe::schedule::Dynamic const& schedule,
+                               std::size_t micro_batches) {
+    typename Host::Options o;
+    o.samples = 8;
+    o.seed = 7;
+    o.cells = 1;
+    o.micro_batches = micro_batches;
+    if (schedule.name() == "GPipe")
+        o.schedule = gpipe::schedule::GPipe{};
+    else
+        o.schedule = gpipe::schedule::GPipeAscending{};
+    return o;
+}
+
 template <class Crew> void train_as_host(std::size_t points) {
 
     std::size_t point = 0, trained = 0;
@@ -192,15 +208,8 @@ template <class Crew> void train_as_host(std::size_t points) {
                     if (point++ % toy::one_of(points) != 0) continue;
                     auto own = options<typename Crew::Options>(micro_batches);
                     using Host = toy::Train<Real, gpipe::device::Host>;
-                    Host::Options o;
-                    o.samples = 8;
-                    o.seed = 7;
-                    o.cells = 1;
-                    o.micro_batches = micro_batches;
+                    auto o = on_host<Host>(schedule, micro_batches);
                     o.clip_norm = own.clip_norm;
-                    o.schedule = schedule.name() == "GPipe"
-                                     ? gpipe::schedule::Dynamic(gpipe::schedule::GPipe{})
-                                     : gpipe::schedule::Dynamic(gpipe::schedule::GPipeAscending{});
                     toy::Watch watch;
                     Host host(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
                     std::vector<double> expected;
@@ -267,14 +276,7 @@ TEST_CASE_TEMPLATE("P1 and with skips and ties between them", Update, gpipe::upd
             for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
                 if (k < 2 || point++ % toy::one_of(59) != 0) continue;
                 INFO(schedule.name(), ", ", checkpointing.name, ", K = ", k);
-                Host::Options o;
-                o.samples = 8;
-                o.seed = 7;
-                o.cells = 1;
-                o.micro_batches = 3;
-                o.schedule = schedule.name() == "GPipe"
-                                 ? gpipe::schedule::Dynamic(gpipe::schedule::GPipe{})
-                                 : gpipe::schedule::Dynamic(gpipe::schedule::GPipeAscending{});
+                auto o = on_host<Host>(schedule, 3);
                 Host host({}, {}, Adam{1e-2f}, o);
                 std::vector<double> expected;
                 for (std::size_t const size : sizes) {
@@ -433,14 +435,7 @@ TEST_CASE("P1 and where tensors are absent in some mini-batches, which all ranks
         4, HintedNet::size, 3, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
             if (k < 2 || point++ % toy::one_of(7) != 0) return;
             INFO(schedule.name(), ", K = ", k);
-            Host::Options o;
-            o.samples = 8;
-            o.seed = 7;
-            o.cells = 1;
-            o.micro_batches = 3;
-            o.schedule = schedule.name() == "GPipe"
-                             ? gpipe::schedule::Dynamic(gpipe::schedule::GPipe{})
-                             : gpipe::schedule::Dynamic(gpipe::schedule::GPipeAscending{});
+            auto o = on_host<Host>(schedule, 3);
             Host host({}, {}, Adam{1e-2f}, o);
             auto const run = [&](auto& train) {
                 std::vector<double> losses;
