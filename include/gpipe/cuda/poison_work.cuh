@@ -4,6 +4,7 @@
 #include <gpipe/cuda/for_each_index.cuh>
 #include <gpipe/device/cuda.hpp>
 #include <gpipe/runtime/poison.hpp>
+#include <gpipe/runtime/work.hpp>
 
 #include <cstddef>
 #include <cstdint>
