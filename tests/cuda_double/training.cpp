@@ -285,6 +285,23 @@ template <class Update> bool overlaps() {
 
 } // namespace
 
+TEST_CASE(
+    "with immediate updates a step that ended well is told as it was, whatever is thrown in the "
+    "one behind") {
+    cuda_double::Session const session({.devices = 2});
+    toy::Watch watch;
+    Immediately train(make_net(watch), {}, Adam{1e-2f}, options<Immediately>(8, 2, 2, 2)),
+        twin(make_net(watch), {}, Adam{1e-2f}, options<Immediately>(8, 2, 2, 2));
+    toy::Data<Real> const data(8, 8);
+    double const expected = twin.step(data.inputs, data.targets).loss;
+    auto first = train.start(data.inputs, data.targets);
+    watch.faults = {{0, 0, gpipe::Phase::backward}};
+    CHECK_THROWS_AS(train.start(data.inputs, data.targets), toy::Thrown);
+    watch.faults.clear();
+    CHECK(first.result().loss == expected);
+    CHECK(cuda_double::races() == std::vector<std::string>{});
+}
+
 TEST_CASE("with immediate updates the first GPU begins the next step while the last is not done "
           "with this one") {
     CHECK(overlaps<gpipe::update::Immediate>());

@@ -156,6 +156,20 @@ template <class T, std::size_t N> struct Logarithm {
         for (std::size_t i = 0; i < x.size(); ++i) dx.data()[i] = dy.data()[i] / x.data()[i];
     }
 };
+/// 3 x, whose backward gives nothing for what is larger than a number.
+template <class T, std::size_t N> struct Forgets {
+    using Input = gpipe::Tensor<T, N>;
+    using Output = gpipe::Tensor<T, N>;
+    T from = 0;
+
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = 3 * x.data()[i];
+    }
+    void backward(auto&, auto x, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < x.size(); ++i)
+            dx.data()[i] = x.data()[i] > from ? T(0) : 3 * dy.data()[i];
+    }
+};
 /// tanh(x), of an x that is rounded as it is beside a large number.
 template <class T, std::size_t N> struct Rough {
     using Input = gpipe::Tensor<T, N>;
@@ -315,6 +329,30 @@ TEST_CASE("of what rounds much more within than its outputs show a wrong factor 
                 INFO(big, " ", factor, "\n", report);
                 CHECK(row_of(report, 0, "input 0").fault.empty() == (factor == 1));
             }
+}
+
+TEST_CASE_TEMPLATE(
+    "a gradient that is forgotten is found though its entry is too large to move with "
+    "the others",
+    T, float, double) {
+    std::size_t found = 0;
+    for (std::uint32_t seed = 0; seed < 10; ++seed) {
+        std::vector<T> inputs = toy::numbers<T>(5 * 64, seed);
+        inputs[5 * 64 / 2 + 1] = T(1e4);
+        auto const report = [&](std::size_t forgets) {
+            Forgets<T, 64> layer;
+            layer.from = T(forgets);
+            using Net = gpipe::Pipeline<Forgets<T, 64>>;
+            gpipe::Training<Net, gpipe::Cells<1>, gpipe::MicroBatches<1>,
+                            gpipe::Loss<toy::MeanSquare<T, 64>>>
+                train(Net(layer), {}, {}, {.samples = 5, .seed = 3});
+            std::vector<T> const targets(inputs.size());
+            return gpipe::check_gradients(train, inputs, targets, {.entries = 4, .seed = seed});
+        };
+        CHECK(row_of(report(100000), 0, "input 0").fault.empty());
+        found += !row_of(report(1000), 0, "input 0").fault.empty();
+    }
+    CHECK(found == 10);
 }
 
 TEST_CASE("a transposed weight is found") {

@@ -23,6 +23,7 @@ struct Slope {
     /// What rounding may hide where outputs do not change: all of the slope, or nothing of it if
     /// they do not depend on what is moved.
     double hidden = 0;
+    bool moved = false; ///< whether all that was moved has, by about as much as it was told to
 
     /// The largest error that is to be expected; of one kink it is at most 2/3 of the doubt.
     double margin() const { return 3 * (doubt + hidden); }
@@ -88,13 +89,14 @@ template <class Bench> class LayerSlopes {
         });
         return best;
     }
-    /// What a backward gives is right, too, where two widths in a row that are narrower see it, to
+    /// What a backward gives is right, too, where two widths in a row, ever narrower, see it, to
     /// this relative error: a norm of values that are all but equal is steep within the widths of
     /// along() and flat beyond, which leaves little in doubt there. (What is rounded may look like
-    /// anything once, but not twice.)
+    /// anything once, but not twice. Where some of many entries are too large to move, all widths
+    /// see the others alone: there it ends.)
     std::optional<Slope> nearer(Place place, std::size_t way, double scale, double given,
                                 double error) {
-        // Powers of two: what they move is moved by as much, but for what is too small.
+        // Powers of two, by which floats of a like size are moved as they are told.
         std::vector<double> widths;
         int const first = std::ilogb(middle(scale)) - 1;
         for (int e = first; e > first - 30; e -= 2) widths.push_back(std::ldexp(1.0, e));
@@ -103,9 +105,9 @@ template <class Bench> class LayerSlopes {
         each_width(place, way, widths, [&](Slope const& slope) {
             double const least = std::min(std::abs(given), std::abs(slope.value));
             bool const agrees = std::abs(given - slope.value) < error * least;
-            if (agrees && agreed) found = slope;
+            if (agrees && agreed && slope.moved) found = slope;
             agreed = agrees;
-            return !found;
+            return !found && slope.moved;
         });
         return found;
     }
@@ -116,6 +118,7 @@ template <class Bench> class LayerSlopes {
         double noise = 0;  ///< of rounding, squared
         double hidden = 0; ///< likewise, of what has not changed
         double step = 0;
+        bool moved = true;        ///< see Slope
         std::vector<double> each; ///< the sum's terms, by output
     };
 
@@ -142,8 +145,13 @@ template <class Bench> class LayerSlopes {
             return step;
         };
         auto const change = [&](double step) {
-            double const moved = move(step);
-            return changed(place, moved);
+            Change result = changed(place, move(step));
+            Place at = place;
+            for (at.entry = 0; at.entry < from.size() && place.entry == Probe::whole; ++at.entry)
+                if (double const told = from[at.entry] + step * direction(way, at.entry);
+                    std::abs(probe_.value(at) - told) > std::abs(step) / 1024)
+                    result.moved = false;
+            return result;
         };
         for (double const h : widths)
             if (!f(slope(change(h), change(-h), change(2 * h), change(-2 * h)))) break;
@@ -172,7 +180,8 @@ template <class Bench> class LayerSlopes {
         double const noise = std::sqrt(right.noise + left.noise) / width;
         double const hidden = std::sqrt(right.hidden + left.hidden) / width;
         return {(4 * near - far) / 3,
-                std::abs(near - far) + std::max(std::abs(bend), std::sqrt(bends)) + noise, hidden};
+                std::abs(near - far) + std::max(std::abs(bend), std::sqrt(bends)) + noise, hidden,
+                right.moved && left.moved && far_right.moved && far_left.moved};
     }
 
     Change changed(Place place, double step) {

@@ -63,9 +63,8 @@ template <class End, class Device> class RankCommit {
         Mailbox<StepState> const state = mail_.decided(slot_, step_.device);
         if (ends()) send(tables_.losses(up), tables_.loss_sums, losses_);
         receive(tables_.commits(up), state.there, 1);
-        if constexpr (calls_enqueue<Device>)
-            state.get(device_, step_.stream);
-        else
+        state.get(device_, step_.stream);
+        if constexpr (!calls_enqueue<Device>)
             device_.launch(step_.stream, [&run = run_, state]() noexcept {
                 if (!state.there->committed) run.dropped = true;
             });

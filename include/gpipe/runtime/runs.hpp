@@ -60,6 +60,10 @@ template <DeviceRuntime Device> class Runs {
     Tables const& tables() const { return tables_; }
     /// Whether updates are immediate.
     bool immediate() const { return end_.immediate; }
+    /// Whether a step may be committed on the devices although a layer of it threw.
+    bool commits_at_once() const {
+        return end_.immediate && calls_enqueue<Device> && joins_ranks<Device>;
+    }
 
     /// One more begins. Throws if an update was interrupted before.
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
@@ -141,9 +145,8 @@ template <DeviceRuntime Device> class Runs {
             Failure failure = detail::not_finite(tables_, state);
             run.failure.tell(FirstFailure::behind_actions(0), failure);
             if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
-                end_.immediately().has_updated(run)) {
-                tear(failure);
-            }
+                end_.immediately().has_updated(run))
+                tear(run, failure);
         }
         // Its commit may not have seen that yet, where the first device has no update to wait for.
         for (Run& other : runs_) {
@@ -155,13 +158,13 @@ template <DeviceRuntime Device> class Runs {
         }
         if (!run.failed()) return;
         last_failure_ = run.failure.get();
-        // What is put on queues behind a failure updates nothing: the commit has not been made.
+        // What is put on queues behind a failure updates nothing: the commit has not been made, but
+        // on GPUs of several ranks under immediate updates, whose commit knows of no failure.
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
-            (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed)) {
+            (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
             torn_ = true;
-            // What is on streams behind it goes on with what it has left.
-            if (end_.immediate && calls_enqueue<Device>) tear(*last_failure_);
-        }
+        if (interrupted && state.committed && commits_at_once() && (torn_ || !all_ended()))
+            tear(run, *last_failure_);
         if (torn_ && last_failure_->of == FailureOf::before)
             last_failure_->error = detail::of_no_use(device_);
         if (!run.arguments.last) spoil(run, *last_failure_);
@@ -240,11 +243,13 @@ template <DeviceRuntime Device> class Runs {
     void spoil(Run const& run, Failure failure) {
         spoilt_ = {run.mini_batch, run.arguments.before, std::move(failure)};
     }
-    // So ends what may be under way behind it, too.
-    void tear(Failure failure) {
+    // What is on streams behind it has gone on with what it has left.
+    void tear(Run const& run, Failure failure) {
         torn_ = true;
         failure.error = detail::of_no_use(device_);
-        for (Run& other : runs_) other.failure.tell(FirstFailure::behind_actions(0), failure);
+        for (Run& other : runs_)
+            if (!other.ended && other.base > run.base)
+                other.failure.tell(FirstFailure::behind_actions(0), failure);
     }
     Exchange* exchange_of(Run& run, std::size_t device, std::size_t stream) {
         if (run.exchanges.empty()) return nullptr;
