@@ -316,6 +316,7 @@ template <class Crew> std::vector<std::byte> state_of(Crew& crew) {
         auto const arena = crew[r].arena(device);
         auto const& plan = crew[r].plan().devices[device];
         std::vector<std::byte> bytes(plan.parameters + plan.gradients + plan.optimizer);
+        if (bytes.empty()) continue; // nothing learns there
         cuda_double::peek(bytes.data(), arena.data(), bytes.size());
         auto const gradients = bytes.begin() + static_cast<std::ptrdiff_t>(plan.parameters);
         all.insert(all.end(), bytes.begin(), gradients);
