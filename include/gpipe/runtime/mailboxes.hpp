@@ -96,6 +96,15 @@ template <DeviceMemory Device> class Mailboxes {
         auto* const there = reinterpret_cast<std::byte*>(own.there) + decided_at;
         return {own.here, apart() ? reinterpret_cast<StepState*>(there) : own.here};
     }
+    /// Of those the one that a commit changes, as the state is by then.
+    Mailbox<StepState> begin_commit(Device& device, std::size_t stream, std::size_t slot,
+                                    std::size_t d, bool immediate) const {
+        Mailbox<StepState> const from = state(slot, d), to = immediate ? decided(slot, d) : from;
+        if (to.there != from.there)
+            device.copy(stream, reinterpret_cast<std::byte*>(to.there),
+                        reinterpret_cast<std::byte const*>(from.there), sizeof(StepState));
+        return to;
+    }
     Mailbox<std::byte const> optimizer(void const* here, std::size_t device) const {
         auto const* const bytes = static_cast<std::byte const*>(here);
         return {bytes, apart() ? tables_->devices[device].optimizer : bytes,

@@ -95,11 +95,8 @@ template <DeviceRuntime Device> class StepEnd {
         bool const norm = trains && sums_squares(run);
         Mailbox<double> const squares = mail_.all_squares(slot);
         Mailbox<double> const totals = mail_.totals(slot, norm);
-        Mailbox<StepState> const now = mail_.state(slot, tables_.last_device),
-                                 state = immediate ? mail_.decided(slot, tables_.last_device) : now;
-        if (trains && state.there != now.there)
-            device_.copy(stream, reinterpret_cast<std::byte*>(state.there),
-                         reinterpret_cast<std::byte const*>(now.there), sizeof(StepState));
+        Mailbox<StepState> const state =
+            mail_.begin_commit(device_, stream, slot, tables_.last_device, trains && immediate);
         if (norm && !joined) squares.put(device_, stream);
         CommitCall call;
         call.sums = tables_.loss_sums;
@@ -180,7 +177,6 @@ template <DeviceRuntime Device> class StepEnd {
                 },
                 [&](std::exception_ptr error) { fail(run, of, i, std::move(error)); });
         };
-        // (clang 14 falls over a lambda in a noexcept.)
         device_.launch(stream, [all]() noexcept(Work::catches) { all(); });
     }
 
