@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
-namespace toy {
+namespace debug_on_gpu {
+
+using namespace toy;
 
 // What Careless does wrong in the micro-batch that begins with sample 4.
 struct Carelessness {
@@ -49,12 +51,12 @@ struct Careless {
     }
 };
 
-} // namespace toy
+} // namespace debug_on_gpu
 
 namespace {
 
-using toy::Carelessness;
-using CarelessNet = gpipe::Pipeline<toy::kernel::Linear<float, 5, 64>, toy::Careless,
+using debug_on_gpu::Carelessness;
+using CarelessNet = gpipe::Pipeline<toy::kernel::Linear<float, 5, 64>, debug_on_gpu::Careless,
                                     toy::kernel::Linear<float, 64, 3>>;
 using CarelessTrain =
     toy::Training<CarelessNet, toy::kernel::MeanSquare<float, 3>, gpipe::SGD, gpipe::device::Cuda>;
@@ -77,7 +79,8 @@ std::string complaint(CarelessTrain& train) {
         train.step(data.inputs, data.targets);
     } catch (std::exception const& error) {
         std::string const text = error.what();
-        return text.substr(0, text.find(" (toy"));
+        return text.substr(0,
+                           text.find(" (" + std::string(gpipe::type_name<debug_on_gpu::Careless>)));
     }
     return "nothing";
 }

@@ -83,7 +83,7 @@ TEST_CASE(
     CHECK_THROWS_AS(gpipe::cuda::require_devices(count + 1), gpipe::cuda::TooFewDevices);
 }
 
-namespace toy::body {
+namespace device_on_gpu {
 
 /// Writes a number late, so that who does not wait finds the old one.
 struct Late {
@@ -97,27 +97,24 @@ struct Late {
     }
 };
 
-} // namespace toy::body
-
-namespace toy {
-
 /// Through whatever lies between two GPUs, or a GPU and itself.
 struct LatePut {
     void operator()(gpipe::device::Cuda& cuda, std::size_t stream, int* to, int value) const {
         cuda.launch(stream, [&] {
-            launch_on(cuda.stream(stream), 1, body::Late{to, value}, to, 1);
+            toy::launch_on(cuda.stream(stream), 1, Late{to, value}, to, 1);
         });
     }
 };
 
-} // namespace toy
+} // namespace device_on_gpu
 
 TEST_CASE("G2 G3 device::Cuda keeps what queue, memory and executor promise") {
     using gpipe::Link;
     using gpipe::device::Cuda;
     int const last = gpipe::cuda::device_count() - 1;
     for (Link const link : {Link::shared, Link::copied, Link::staged})
-        toy::check_device<Cuda>(2, {.gpus = gpipe::gpus(0, last), .link = link}, toy::LatePut{});
+        toy::check_device<Cuda>(2, {.gpus = gpipe::gpus(0, last), .link = link},
+                                device_on_gpu::LatePut{});
     Cuda const cuda({.gpus = gpipe::gpus(0, last), .link = Link::copied}, 2);
     CHECK(cuda.link(0, 1) != Link::shared);
 }

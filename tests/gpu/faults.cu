@@ -13,14 +13,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace toy::body {
+namespace faults_on_gpu {
+
+using namespace toy;
 
 // Ends the work of this process on its GPU for good.
 __global__ void fault() { __trap(); }
-
-} // namespace toy::body
-
-namespace toy {
 
 // Passes on what it gets; its forward has a kernel that faults while `armed` points to true.
 struct Faulty {
@@ -31,18 +29,18 @@ struct Faulty {
 
     void forward(auto& context, auto x, auto y) const {
         launch(context.stream(), x.size(), body::Copied<float>{x.data(), y.data()});
-        if (armed && *armed) gpipe::cuda::launch(context.stream(), 1, 1, 0, body::fault);
+        if (armed && *armed) gpipe::cuda::launch(context.stream(), 1, 1, 0, fault);
     }
     void backward(auto& context, auto dy, auto dx) const {
         launch(context.stream(), dy.size(), body::Copied<float>{dy.data(), dx.data()});
     }
 };
 
-} // namespace toy
+} // namespace faults_on_gpu
 
 namespace {
 
-using toy::Faulty;
+using faults_on_gpu::Faulty;
 using FaultyNet =
     gpipe::Pipeline<toy::kernel::Linear<float, 5, 3>, Faulty, toy::kernel::Linear<float, 3, 3>>;
 using FaultyTrain =

@@ -13,13 +13,14 @@
 #include <type_traits>
 #include <vector>
 
-namespace toy {
+namespace given_on_gpu {
+
+using namespace toy;
+using body::launch;
 
 struct Temperature {
     float value = 1;
 };
-
-namespace body {
 
 /// y = w t x.
 template <class T> struct HeatedForward {
@@ -50,10 +51,6 @@ template <class T, std::size_t N> struct MaskedForward {
     }
 };
 
-} // namespace body
-
-namespace kernel {
-
 template <class T, std::size_t N> struct Heated {
     using Input = gpipe::Tensor<T, N>;
     using Output = Input;
@@ -64,16 +61,16 @@ template <class T, std::size_t N> struct Heated {
     void forward(auto& ctx, auto x, auto y) const { scale(ctx, x.data(), y.data(), x.size()); }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
         launch(ctx.stream(), 1,
-               body::HeatedGradient<T>{x.size(), gpipe::constant<Temperature>(ctx), x.data(),
-                                       dy.data(), ctx.gradients().data()});
+               HeatedGradient<T>{x.size(), gpipe::constant<Temperature>(ctx), x.data(), dy.data(),
+                                 ctx.gradients().data()});
         scale(ctx, dy.data(), dx.data(), dy.size());
     }
 
   private:
     static void scale(auto& ctx, T const* from, T* to, std::size_t size) {
-        launch(ctx.stream(), size,
-               body::HeatedForward<T>{ctx.parameters().data(), gpipe::constant<Temperature>(ctx),
-                                      from, to});
+        launch(
+            ctx.stream(), size,
+            HeatedForward<T>{ctx.parameters().data(), gpipe::constant<Temperature>(ctx), from, to});
     }
 };
 
@@ -89,29 +86,26 @@ template <class T, std::size_t N> struct Masked {
 
   private:
     static void mask(auto& ctx, T const* from, T* to, std::size_t size) {
-        launch(ctx.stream(), size,
-               body::MaskedForward<T, N>{gpipe::side<MaskTag>(ctx).data(), from, to});
+        launch(ctx.stream(), size, MaskedForward<T, N>{gpipe::side<MaskTag>(ctx).data(), from, to});
     }
 };
 
-} // namespace kernel
-
 template <class T, template <class> class On>
-using GivenNet = gpipe::Pipeline<On<kernel::Linear<T, 5, 6>>, On<kernel::Heated<T, 6>>,
-                                 On<kernel::Masked<T, 6>>, On<kernel::Softsign<T, 6>>,
-                                 On<kernel::Heated<T, 6>>, On<kernel::Linear<T, 6, 3>>>;
+using GivenNet =
+    gpipe::Pipeline<On<kernel::Linear<T, 5, 6>>, On<Heated<T, 6>>, On<Masked<T, 6>>,
+                    On<kernel::Softsign<T, 6>>, On<Heated<T, 6>>, On<kernel::Linear<T, 6, 3>>>;
 template <class L> using OnHost = L;
 
-} // namespace toy
+} // namespace given_on_gpu
 
 namespace {
 
 using Real = float;
-using HostTrain = toy::Training<toy::GivenNet<Real, toy::OnHost>, toy::MeanSquare<Real, 3>,
-                                gpipe::Adam, gpipe::device::Host>;
-using Train =
-    toy::Training<toy::GivenNet<Real, toy::OnGpu>, toy::LossOnGpu<toy::kernel::MeanSquare<Real, 3>>,
-                  gpipe::Adam, gpipe::device::Cuda>;
+using HostTrain = toy::Training<given_on_gpu::GivenNet<Real, given_on_gpu::OnHost>,
+                                toy::MeanSquare<Real, 3>, gpipe::Adam, gpipe::device::Host>;
+using Train = toy::Training<given_on_gpu::GivenNet<Real, toy::OnGpu>,
+                            toy::LossOnGpu<toy::kernel::MeanSquare<Real, 3>>, gpipe::Adam,
+                            gpipe::device::Cuda>;
 
 template <class T> typename T::Options options() {
     typename T::Options result;
@@ -136,18 +130,19 @@ template <class T> std::vector<double> run(T& train) {
     for (std::size_t const samples : std::vector<std::size_t>{8, 8, 5, 8, 8, 8, 8, 8}) {
         toy::Data<Real> const data(samples, static_cast<std::uint32_t>(samples));
         auto const mask = mask_of(samples);
-        train.template constant<toy::Temperature>().value += 0.25f;
+        train.template constant<given_on_gpu::Temperature>().value += 0.25f;
         bool const masked = pending.size() % 3 != 1;
         pending.push_back(train.start(
             masked ? Batch{data.inputs, mask} : Batch{data.inputs, gpipe::none}, data.targets));
-        train.template constant<toy::Temperature>().value += 0.125f;
+        train.template constant<given_on_gpu::Temperature>().value += 0.125f;
         if (samples == 5) result.push_back(train.evaluate({data.inputs, mask}, data.targets).loss);
     }
     for (auto& step : pending) result.push_back(step.result().loss);
     for (std::size_t layer = 0; layer < T::layer_count; ++layer)
         for (std::size_t t = 0; t < train.tensors(layer); ++t) {
             std::vector<std::byte> bytes(
-                toy::GivenNet<Real, toy::OnHost>::leaf_info[layer].parameters.bytes[t]);
+                given_on_gpu::GivenNet<Real, given_on_gpu::OnHost>::leaf_info[layer]
+                    .parameters.bytes[t]);
             train.read_parameter(layer, t, std::span(bytes));
             for (std::byte const b : bytes) result.push_back(static_cast<double>(b));
         }

@@ -17,7 +17,7 @@
 
 #include <cuda_bf16.h>
 
-namespace gpu_test {
+namespace bf16_on_gpu {
 
 // Heads of a multiple of 16 bytes, and others.
 template <class T, class O> using Attention = gpt::Attention<T, 40, 48, 3, O>;
@@ -28,11 +28,12 @@ template <class T, class O> struct Embedding : gpt::Embedding<T, 11, 40, 24, O> 
     static constexpr std::size_t vocabulary_size = 11;
 };
 
-} // namespace gpu_test
+} // namespace bf16_on_gpu
 
 namespace {
 
 using namespace gpu_test;
+using namespace bf16_on_gpu;
 
 TEST_CASE("attention in bf16 is the host's") {
     compare_with_host<Attention, __nv_bfloat16>(WithDropout{});

@@ -16,7 +16,7 @@
 #include <random>
 #include <vector>
 
-namespace gpu_test {
+namespace gpt_on_gpu {
 
 // Rows of all lengths: for one warp and for a block, few and many.
 template <class T, class O> using Attention = gpt::Attention<T, 40, 48, 4, O>;
@@ -29,11 +29,12 @@ template <class T, class O> struct Embedding : gpt::Embedding<T, 11, 40, 24, O> 
     static constexpr std::size_t vocabulary_size = 11;
 };
 
-} // namespace gpu_test
+} // namespace gpt_on_gpu
 
 namespace {
 
 using namespace gpu_test;
+using namespace gpt_on_gpu;
 
 template <template <class, class> class L, class Make> void compare_with_differences(Make make) {
     Around<L, double, gpt::CudaOperations, Cuda> gpu(

@@ -310,7 +310,9 @@ TEST_CASE("P6 a layer or loss that throws while it enqueues leaves everything as
     CHECK(thrown * toy::one_of(1) >= 3 * 3 * 2 * layers); // forward and backward, at least
 }
 
-namespace toy {
+namespace training_on_gpu {
+
+using namespace toy;
 
 /// Passes on what it gets, and waits for the stream while `waits` says so.
 struct Waiting {
@@ -330,10 +332,10 @@ struct Waiting {
     }
 };
 
-} // namespace toy
+} // namespace training_on_gpu
 
 TEST_CASE("a layer that does what no graph can hold is named, and the object trains on") {
-    using Layer = toy::OnGpu<toy::Waiting>;
+    using Layer = toy::OnGpu<training_on_gpu::Waiting>;
     using Net = gpipe::Pipeline<toy::OnGpu<toy::kernel::Linear<float, 5, 3>>, Layer,
                                 toy::OnGpu<toy::kernel::Linear<float, 3, 3>>>;
     using Waited = toy::Training<Net, toy::LossOnGpu<toy::kernel::MeanSquare<float, 3>>, gpipe::SGD,

@@ -46,12 +46,12 @@ template <class Body, class T>
 void launch_on(gpipe::device::Cuda::Stream const& stream, std::size_t count, Body body,
                [[maybe_unused]] T* to, [[maybe_unused]] std::size_t size) {
 #if defined __CUDACC__ || defined GPIPE_EMULATES_KERNELS
-    launch(stream, count, body);
+    body::launch(stream, count, body);
 #else
     Ranges ranges;
     ranges.add(to, size);
     Touches const now(std::move(ranges));
-    launch(stream, count, body);
+    body::launch(stream, count, body);
     stream.check_launch();
 #endif
 }
