@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -20,7 +21,7 @@ constexpr std::size_t first = 17;
 
 struct Drawn {
     gpipe::RandomWords words[samples][blocks];
-    float uniform[samples][blocks];
+    float uniform[samples][blocks], ordered[samples][blocks], normal[samples][blocks];
 };
 
 template <class Random> __global__ void draw(Random random, Drawn* drawn) {
@@ -28,6 +29,8 @@ template <class Random> __global__ void draw(Random random, Drawn* drawn) {
     std::size_t const block = threadIdx.x;
     drawn->words[sample][block] = random.bits(sample, static_cast<std::uint32_t>(block));
     drawn->uniform[sample][block] = random.uniform(sample, block);
+    drawn->ordered[sample][block] = random.of(sample).uniform(block);
+    drawn->normal[sample][block] = random.normal(sample, block);
 }
 
 // How many of the numbers are not those that the host draws.
@@ -38,6 +41,9 @@ std::size_t mistakes(Drawn const& drawn, gpipe::SampleRandom const& random) {
             auto const words = random.bits(sample, static_cast<std::uint32_t>(block));
             count += !(drawn.words[sample][block] == words);
             count += drawn.uniform[sample][block] != random.uniform(sample, block);
+            count += drawn.ordered[sample][block] != random.uniform(sample, block);
+            float const normal = random.normal(sample, block); // but for its last bits
+            count += !(std::abs(drawn.normal[sample][block] - normal) < 1e-5f);
         }
     return count;
 }

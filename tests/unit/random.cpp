@@ -55,6 +55,82 @@ TEST_CASE("uniform numbers lie in [0, 1), with the moments of a uniform distribu
     CHECK(chi < 15 + 5 * std::sqrt(30.0));
 }
 
+TEST_CASE("normal numbers have the moments and the tails of a normal distribution") {
+    SampleRandom const random(1, 2, 3, 0);
+    std::size_t const n = 400000;
+    double sums[4] = {}, largest = 0;
+    std::size_t beyond = 0; // one standard deviation
+    for (std::size_t i = 0; i < n; ++i) {
+        double const z = random.normal(i / 1000, i % 1000);
+        double power = 1;
+        for (double& sum : sums) sum += power *= z;
+        beyond += std::abs(z) > 1;
+        largest = std::max(largest, std::abs(z));
+    }
+    // Five standard deviations: of z, z^2, z^3 and z^4, whose variances are 1, 2, 15 and 96.
+    double const variances[] = {1, 2, 15, 96}, expected[] = {0, 1, 0, 3};
+    for (std::size_t k = 0; k < 4; ++k) {
+        INFO("power ", k + 1);
+        CHECK(std::abs(sums[k] / n - expected[k]) < 5 * std::sqrt(variances[k] / n));
+    }
+    double const share = std::erfc(std::sqrt(0.5));
+    CHECK(std::abs(double(beyond) / n - share) < 5 * std::sqrt(share * (1 - share) / n));
+    CHECK(largest > 4);
+    CHECK(largest < 5.8);
+}
+
+TEST_CASE("normal numbers are correlated neither with each other nor with the uniform ones") {
+    std::size_t const n = 100000;
+    SampleRandom const random(1, 2, 3, 0);
+    auto const normal = [&](std::size_t i) { return double(random.normal(i / 64, i % 64)); };
+    auto const correlation = [&](auto a, auto b) {
+        double sum = 0;
+        for (std::size_t i = 0; i < n; ++i) sum += a(i) * b(i);
+        return sum / n;
+    };
+    double const bound = 5 / std::sqrt(double(n));
+    for (std::size_t apart = 1; apart <= 5; ++apart)
+        CHECK(std::abs(correlation(normal, [&](std::size_t i) {
+                  return double(random.normal(i / 64, i % 64 + apart));
+              })) < bound);
+    CHECK(std::abs(correlation(normal, [&](std::size_t i) {
+              return double(random.normal(i / 64 + 1, i % 64));
+          })) < bound);
+    for (std::size_t apart : {0u, 1u, 2u, 3u})
+        for (bool radius : {false, true}) // of a pair, which depends on one of its words alone
+            CHECK(std::abs(correlation(
+                      [&](std::size_t i) {
+                          double const z = normal(i);
+                          return radius ? (z * z - 1) / std::sqrt(2.0) : z;
+                      },
+                      [&](std::size_t i) {
+                          std::size_t const at = i % 64 / 4 * 4 + (i + apart) % 4;
+                          return (random.uniform(i / 64, at) - 0.5) * std::sqrt(12.0);
+                      })) < bound);
+}
+
+TEST_CASE("who draws a sample's numbers one after the other, or in any order, draws the same") {
+    gpipe::StepState state;
+    state.seed = 7;
+    state.step = 11;
+    SampleRandom const random(7, 11, 13, 5);
+    for (std::size_t sample : {0u, 3u}) {
+        gpipe::SampleNumbers numbers = random.of(sample);
+        gpipe::SampleNumbers enqueued = StepRandom(&state, 13, 5).of(sample);
+        std::size_t at = 0;
+        for (std::size_t i = 0; i < 400; ++i) {
+            // Ascending, then wildly.
+            at = i < 100 ? i : (at * 5 + 3) % 128;
+            REQUIRE(numbers.uniform(at) == random.uniform(sample, at));
+            if (i % 3 != 1) REQUIRE(numbers.normal(at) == random.normal(sample, at));
+            REQUIRE(enqueued.normal(at) == random.normal(sample, at));
+            REQUIRE(enqueued.uniform(at) == random.uniform(sample, at));
+        }
+    }
+    static_assert(SampleRandom(1, 2, 3, 4).of(5).uniform(6) ==
+                  SampleRandom(1, 2, 3, 4).uniform(5, 6));
+}
+
 TEST_CASE("neighbouring samples, indices, layers, steps and seeds are uncorrelated") {
     std::size_t const n = 100000;
     auto const correlation = [&](auto a, auto b) {
@@ -80,10 +156,11 @@ TEST_CASE("neighbouring samples, indices, layers, steps and seeds are uncorrelat
 TEST_CASE("a sample's numbers do not depend on the micro-batch that it is in (P2)") {
     // Sample 29 of the mini-batch, as the third of one micro-batch or the first of another.
     for (std::size_t first = 0; first <= 29; ++first) {
-        SampleRandom const random(7, 11, 13, first);
-        for (std::size_t index : {0u, 1u, 2u, 3u, 4u, 5u, 1000u})
-            CHECK(random.uniform(29 - first, index) ==
-                  SampleRandom(7, 11, 13, 0).uniform(29, index));
+        SampleRandom const random(7, 11, 13, first), whole(7, 11, 13, 0);
+        for (std::size_t index : {0u, 1u, 2u, 3u, 4u, 5u, 1000u}) {
+            CHECK(random.uniform(29 - first, index) == whole.uniform(29, index));
+            CHECK(random.normal(29 - first, index) == whole.normal(29, index));
+        }
     }
 }
 
@@ -101,6 +178,7 @@ TEST_CASE("work that was enqueued once draws the numbers of the step that it run
                         for (std::uint32_t i = 0; i < 9; ++i) {
                             REQUIRE(enqueued.bits(sample, i) == expected.bits(sample, i));
                             REQUIRE(enqueued.uniform(sample, i) == expected.uniform(sample, i));
+                            REQUIRE(enqueued.normal(sample, i) == expected.normal(sample, i));
                             REQUIRE(enqueued.now().uniform(sample, i) ==
                                     expected.uniform(sample, i));
                         }
