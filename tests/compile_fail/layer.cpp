@@ -28,6 +28,8 @@
 // expect GPIPE_NO_INITIALIZE: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_INITIALIZE_NOT_CONST: gpipe: the initialize of layer Index \(L\) is not const: void initialize\(
 // expect GPIPE_INITIALIZE_ARGUMENTS: gpipe: the initialize of layer Index \(L\) takes other arguments, returns something or is private
+// expect GPIPE_INITIALIZES_NOTHING: gpipe: layer Index \(L\) has an initialize, but declares neither Parameters nor Buffers
+// expect GPIPE_INITIALIZES_NOTHING: CheckLayer<(1, Mistake>|.*Index=1, L=Mistake)
 // expect GPIPE_NO_TENSORS: gpipe: what layer Index \(L\) calls Parameters, Buffers, Statistics, Saved, Deferred, Scratch
 // expect GPIPE_SAVES_A_NUMBER: gpipe: what layer Index \(L\) calls Parameters, Buffers, Statistics, Saved, Deferred, Scratch
 // expect GPIPE_BUFFERS_AN_ARRAY: gpipe: what layer Index \(L\) calls Parameters, Buffers, Statistics, Saved, Deferred, Scratch
@@ -331,6 +333,11 @@ struct Mistake : Four {
 struct Mistake : Four {
     using Parameters = Tensor;
     void initialize() const {}
+};
+#elif defined(GPIPE_INITIALIZES_NOTHING)
+struct Mistake : Four {
+    using Paramters = Tensor;
+    void initialize(auto& context) const { context.parameters()[0] = 1; }
 };
 #elif defined(GPIPE_DECAY_SHORT)
 struct Mistake : Whole {

@@ -107,6 +107,9 @@ template <std::size_t Index, class L> struct CheckLayer {
         static_assert(fault != LayerFault::initialize_arguments,
                       "gpipe: the initialize of layer Index (L) takes other arguments, returns "
                       "something or is private: void initialize(auto& context) const");
+        static_assert(fault != LayerFault::initializes_nothing,
+                      "gpipe: layer Index (L) has an initialize, but declares neither Parameters "
+                      "nor Buffers that it would write");
         static_assert(fault != LayerFault::merge,
                       "gpipe: layer Index (L) declares Statistics, so it must have: void "
                       "merge_statistics(auto& context, auto sum, auto part) const; part is a view "

@@ -37,6 +37,7 @@ enum class LayerFault {
     initialize_missing,
     initialize_not_const,
     initialize_arguments,
+    initializes_nothing,
     merge,
     update_buffers,
     no_buffers,
@@ -138,6 +139,8 @@ template <class L> consteval LayerFault layer_fault() {
         return backward_fault<L>();
     else if constexpr (!halves_fit<L>())
         return splits_backward<L> ? LayerFault::halves : LayerFault::defers_nothing;
+    else if constexpr (!initialize_fits<L>() && !initializes<L>)
+        return LayerFault::initializes_nothing;
     else if constexpr (!initialize_fits<L>())
         return fault_of<CallInitialize, L, InitializeContextOf<L>>(
             names_initialize<L>,

@@ -152,8 +152,10 @@ template <class L> consteval bool initialize_fits() {
     if constexpr (initializes<L>) return requires(L const l, InitializeContextOf<L> c) {
             { l.initialize(c) } -> std::same_as<void>;
         };
-    else
-        return true;
+    else // a misspelt Parameters would go unnoticed
+        return !names_initialize<L> || requires { typename L::Parameters; } || requires {
+            typename L::Buffers;
+        };
 }
 template <class L> consteval bool merge_fits() {
     if constexpr (gathers<L>)

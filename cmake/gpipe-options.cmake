@@ -1,0 +1,13 @@
+# What a project asks of the library's headers by -DNAME=ON, whether it embeds or finds it: `library` is the target.
+option(GPIPE_CHECK_INDICES "Look at every index that views of tensors are asked for" OFF)
+option(GPIPE_NVTX "Name every action of a step for NVIDIA's profilers" OFF)
+function(gpipe_options library)
+    if(GPIPE_CHECK_INDICES)
+        target_compile_definitions(${library} INTERFACE GPIPE_CHECK_INDICES)
+    endif()
+    if(GPIPE_NVTX)
+        find_package(CUDAToolkit REQUIRED)
+        target_link_libraries(${library} INTERFACE CUDA::nvtx3)
+        target_compile_definitions(${library} INTERFACE GPIPE_NVTX)
+    endif()
+endfunction()
