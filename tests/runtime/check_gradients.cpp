@@ -371,6 +371,7 @@ TEST_CASE_TEMPLATE("a slope that is lost in rounding is not called wrong, and sa
             report_of<T, toy::MeanSquare<T, 9>>(toy::numbers<T>(36, seed), 4, Centred<T, 9>{});
         INFO(report);
         CHECK(report.passed());
+        CHECK(report.unchecked() == 1);
         CHECK(row_of(report, 0, "parameter 0").checked == 0);
     }
     auto const words =
@@ -397,6 +398,37 @@ struct Far {
 };
 
 } // namespace
+
+namespace {
+
+/// y = x^2, of which backward says what it likes.
+struct Square {
+    using Input = gpipe::Tensor<double, 1>;
+    using Output = Input;
+    double factor;
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t s = 0; s < x.samples(); ++s) y(s, 0) = x(s, 0) * x(s, 0);
+    }
+    void backward(auto&, auto x, auto dy, auto dx) const {
+        for (std::size_t s = 0; s < x.samples(); ++s) dx(s, 0) = factor * x(s, 0) * dy(s, 0);
+    }
+};
+
+} // namespace
+
+TEST_CASE("a mini-batch of zeros says nothing of a layer, and the report counts it") {
+    std::vector<double> const zeros(4, 0), ones(4, 1);
+    for (double const factor : {2.0, -7.0}) {
+        auto const blind = report_of<double, toy::MeanSquare<double, 1>>(zeros, 4, Square{factor});
+        INFO(blind);
+        CHECK(blind.faults() == 0);
+        CHECK(blind.unchecked() == 1);
+        CHECK_FALSE(row_of(blind, 0, "input 0").seen());
+        auto const sees = report_of<double, toy::MeanSquare<double, 1>>(ones, 4, Square{factor});
+        CHECK(sees.unchecked() == 0);
+        CHECK(sees.passed() == (factor == 2));
+    }
+}
 
 TEST_CASE("nor is one checked that changes nothing, though backward says that it is one") {
     for (float const factor : {1.0f, -3.0f}) {

@@ -36,7 +36,7 @@ struct GradientRow {
     std::size_t checked = 0; ///< entries, and sums over all
     /// Those whose slope is in much doubt, at a kink of the function or lost in rounding, and those
     /// that are off by more than the tolerance, but not by more than the slope may be. If it is all
-    /// of them the tensor is not checked, which is not ok.
+    /// of them the tensor is not checked: unchecked() counts it.
     std::size_t left_out = 0;
     /// Of the entries that were checked, or of the wrong ones, the one that is farthest off. An
     /// input's entries count from the first sample that was checked.
@@ -46,6 +46,9 @@ struct GradientRow {
     /// Of these two, relative to the larger and to the tensor's other gradients.
     double error = 0;
     std::string fault; ///< empty: none
+
+    /// Whether anything is known of it.
+    bool seen() const { return checked > 0 || !fault.empty(); }
 };
 
 /// What check_gradients() found: a row for each tensor.
@@ -53,12 +56,19 @@ struct GradientReport {
     std::vector<GradientRow> rows; ///< in the order of the chain
     std::size_t samples = 0;       ///< that it looked at
 
-    /// Whether no gradient was found wrong.
+    /// Whether no gradient was found wrong; it says nothing of those that unchecked() counts.
     bool passed() const { return faults() == 0; }
     /// Tensors of which a gradient was found wrong.
     std::size_t faults() const {
         std::size_t count = 0;
         for (GradientRow const& row : rows) count += !row.fault.empty();
+        return count;
+    }
+    /// Tensors of which nothing is known: a bias in front of a normalisation, whose slope is
+    /// rounding alone; most of them where a mini-batch is all zeros.
+    std::size_t unchecked() const {
+        std::size_t count = 0;
+        for (GradientRow const& row : rows) count += !row.seen();
         return count;
     }
 };
@@ -67,10 +77,8 @@ struct GradientReport {
 GPIPE_INLINE std::string to_string(GradientReport const& report) {
     trace::TextTable table("rllrrlrrrl", {"layer", "type", "tensor", "checked", "left out",
                                           "worst entry", "analytic", "numeric", "error", ""});
-    std::size_t unchecked = 0;
     for (GradientRow const& row : report.rows) {
-        bool const seen = row.checked > 0 || !row.fault.empty();
-        unchecked += !seen;
+        bool const seen = row.seen();
         auto const number = [&](char const* format, double value) {
             char buffer[32];
             std::snprintf(buffer, sizeof buffer, format, value);
@@ -85,10 +93,11 @@ GPIPE_INLINE std::string to_string(GradientReport const& report) {
                                       : "not checked: slopes in doubt"});
     }
     std::string text = table.text();
-    text += report.passed() ? "No gradient of " : std::to_string(report.faults()) + " of ";
+    text += report.faults() == 0 ? "No gradient of " : std::to_string(report.faults()) + " of ";
     text += std::to_string(report.rows.size()) +
             (report.faults() > 1 ? " tensors are wrong" : " tensors is wrong");
-    if (unchecked > 0) text += ", " + std::to_string(unchecked) + " could not be checked";
+    if (std::size_t const unchecked = report.unchecked(); unchecked > 0)
+        text += ", " + std::to_string(unchecked) + " could not be checked";
     return text + ".\n";
 }
 
