@@ -545,6 +545,82 @@ TEST_CASE("only and except load some tensors by name, and leave all else as it i
 }
 
 TEST_CASE(
+    "a state of another chain, whose layers have moved, is loaded by what they are called now") {
+    using Longer = gpipe::Pipeline<toy::Linear<float, 5, 6>, toy::Tanh<float, 6>,
+                                   toy::Tanh<float, 6>, toy::Linear<float, 6, 3>>;
+    Folder const folder;
+    toy::Data<float> const data(8);
+    Small<First> from, to;
+    for (int i = 0; i < 3; ++i) from.train.step(data.inputs, data.targets);
+    gpipe::save(from.train, folder / "old");
+    // Tensors whose optimizer states have seen different numbers of steps.
+    gpipe::load(to.train, folder / "old", {.only = {"*layer.0002*"}, .steps = true});
+    to.train.step(data.inputs, data.targets);
+    gpipe::save(to.train, folder / "s");
+
+    Small<Longer> longer;
+    std::vector<std::byte> const fresh = state_of(longer.train);
+    CHECK(has(error_of([&] { gpipe::load(longer.train, folder / "s"); }), "layer 2 was"));
+    CHECK(state_of(longer.train) == fresh);
+    auto const put_in = gpipe::moved_layers(2, 1);
+    gpipe::load(longer.train, folder / "s", {.rename = put_in});
+    CHECK(longer.train.steps() == 4);
+    for (std::size_t t : {0, 1})
+        CHECK(std::ranges::equal(to.train.parameter<float>(2, t),
+                                 longer.train.parameter<float>(3, t)));
+    gpipe::save(longer.train, folder / "longer");
+    Small<First> back;
+    gpipe::load(back.train, folder / "longer", {.rename = gpipe::moved_layers(2, -1)});
+    CHECK(state_of(back.train) == state_of(to.train));
+    CHECK(back.train.step(data.inputs, data.targets).loss ==
+          to.train.step(data.inputs, data.targets).loss);
+    CHECK(state_of(back.train) == state_of(to.train));
+
+    // What is taken out stays out, and what is then missing is told by its name here.
+    std::string const missing = error_of([&] {
+        gpipe::load(back.train, folder / "longer", {.rename = gpipe::moved_layers(0, -1)});
+    });
+    CHECK(has(missing, "missing: layer.0000.0 F32[6, 5]"));
+    // `only` and `except` are about what it is called here.
+    Small<Longer> head;
+    gpipe::load(head.train, folder / "s", {.only = {"layer.0003"}, .rename = put_in});
+    CHECK(
+        std::ranges::equal(head.train.parameter<float>(3, 0), longer.train.parameter<float>(3, 0)));
+    CHECK_FALSE(
+        std::ranges::equal(head.train.parameter<float>(0, 0), longer.train.parameter<float>(0, 0)));
+    CHECK(has(error_of([&] {
+                  gpipe::load(head.train, folder / "s",
+                              {.rename = [](std::string const&) { return "layer.0000.0"; }});
+              }),
+              "LoadOptions::rename calls several of its tensors \"layer.0000.0\""));
+    CHECK_THROWS_WITH_AS(gpipe::load(head.train, folder / "s",
+                                     {.rename =
+                                          [](std::string const& name) {
+                                              return name == "layer.0002.1"
+                                                         ? throw std::runtime_error("who is this?")
+                                                         : name;
+                                          }}),
+                         "who is this?", std::runtime_error);
+    CHECK(gpipe::moved_layers(1, 9999)("optimizer.1.layer.0001.layer.0001") ==
+          "optimizer.1.layer.10000.layer.0001");
+    for (std::string const name : {"layer.", "layer.x1.0", "layers.0001.0", "optimizer.layer.3",
+                                   "a.layer.0001.0", "layer.99999999999999999999.0", ""})
+        CHECK(put_in(name) == name);
+
+    // Names of others.
+    std::string file = gpipe::safetensors::file_begin(
+        {{"encoder.0.bias", gpipe::Dtype::F32, {6}, 0, 24}}, {{"format", "pt"}});
+    std::array<float, 6> const bias{1, 2, 3, 4, 5, 6};
+    file.append(reinterpret_cast<char const*>(bias.data()), sizeof bias);
+    folder.write("foreign", file);
+    gpipe::load(head.train, folder / "foreign",
+                {.only = {"layer.0000.1"}, .rename = [](std::string const& name) {
+                     return name == "encoder.0.bias" ? "layer.0000.1" : name;
+                 }});
+    CHECK(std::ranges::equal(head.train.parameter<float>(0, 1), bias));
+}
+
+TEST_CASE(
     "a state is saved while training goes on, from planned memory that is there if asked for") {
     Folder const folder;
     Trainer<float> plain(2, 4, 3);

@@ -21,6 +21,7 @@ namespace detail {
 GPIPE_STATE_INLINE std::uint64_t number_of(LoadOptions const& options) {
     std::string words = options.types ? "types" : "";
     words += options.steps ? " steps" : "";
+    words += options.rename ? " renamed" : "";
     if (options.state_steps) words += ' ' + std::to_string(*options.state_steps);
     for (auto const* names : {&options.only, &options.except}) {
         words += '\n';

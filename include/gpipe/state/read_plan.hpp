@@ -7,12 +7,17 @@
 #include <gpipe/state/widen.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace gpipe {
@@ -33,7 +38,33 @@ struct LoadOptions {
     /// How many steps optimizer state has seen, of a file that does not say: of somebody else, who
     /// gave its tensors our names. Without it such state is an error.
     std::optional<std::uint64_t> state_steps{};
+    /// What a tensor of the file is called here, of whatever name it has there; an empty name: it
+    /// stays out. For chains that have changed (moved_layers()) and files of others. `only` and
+    /// `except` are about the names here; types are not compared. May throw.
+    std::function<std::string(std::string const&)> rename{};
 };
+
+/// For LoadOptions::rename: the layers of the saved chain from number `first` on stand so many
+/// places further behind now, as `by` layers were put in before them; with a negative number in
+/// front, as the first of them were taken out, whose tensors stay out.
+GPIPE_STATE_INLINE std::function<std::string(std::string const&)> moved_layers(std::size_t first,
+                                                                               std::ptrdiff_t by) {
+    return [first, by](std::string const& name) -> std::string {
+        // Behind "optimizer.v.", where it is the optimizer's.
+        std::size_t const at = name.rfind("optimizer.", 0) == 0 ? name.find('.', 10) + 1 : 0;
+        if (name.compare(at, 6, "layer.") != 0) return name;
+        std::size_t const begin = at + 6;
+        std::size_t const end = std::min(name.find_first_not_of("0123456789", begin), name.size());
+        std::size_t layer = 0;
+        auto const read = std::from_chars(name.data() + begin, name.data() + end, layer);
+        if (read.ec != std::errc() || read.ptr != name.data() + end || layer < first) return name;
+        auto const gone = by < 0 ? -static_cast<std::size_t>(by) : 0;
+        if (layer - first < gone) return {};
+        char number[32];
+        std::snprintf(number, sizeof number, "%04zu", layer + static_cast<std::size_t>(by));
+        return name.substr(0, begin) + number + name.substr(end);
+    };
+}
 
 namespace detail {
 
@@ -157,10 +188,19 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
     NameFilter filter(options.only, options.except);
     ReadPlan plan;
     std::string problems;
-    std::map<std::string_view, std::vector<SavedPiece> const*> there;
+    auto const here_of = [&](std::string const& name) {
+        return options.rename ? options.rename(name) : name;
+    };
+    std::map<std::string, std::vector<SavedPiece> const*> saved_here; // by their names here
     for (auto const& [name, pieces] : files.pieces())
+        if (std::string here = here_of(name);
+            !here.empty() && !saved_here.emplace(std::move(here), &pieces).second)
+            problems +=
+                "\n  LoadOptions::rename calls several of its tensors " + in_quotes(here_of(name));
+    std::map<std::string_view, std::vector<SavedPiece> const*> there;
+    for (auto const& [name, pieces] : saved_here)
         if (filter.takes(name) && !(state.infers && name.rfind("optimizer.", 0) == 0))
-            there[name] = &pieces;
+            there[name] = pieces;
     std::vector<std::vector<SavedPiece> const*> found(state.tensors.size()); // by tensor
     for (std::size_t i = 0; i < state.tensors.size(); ++i) {
         safetensors::Entry const& here = state.tensors[i];
@@ -169,7 +209,7 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
         if (at == there.end()) {
             problems += "\n  missing: " + here.name + ' ' + described(here.dtype, here.shape);
             for (auto const& [other, name] : state.tied)
-                if (name == here.name && files.pieces().count(other))
+                if (name == here.name && saved_here.count(other))
                     problems += ", as which " + other + " has to be there: they are tied";
             continue;
         }
@@ -181,7 +221,8 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
     }
     for (OwnPart const& own : state.own)
         if (found[own.tensor]) plan.add(own, state.tensors[own.tensor].dtype, *found[own.tensor]);
-    auto const begun = saved.begun();
+    std::map<std::string, std::uint64_t> begun;
+    for (auto const& [name, step] : saved.begun()) begun[here_of(name)] = step;
     bool told = false;
     for (LearnedTensor const& one : state.learned) {
         auto const first = found.begin() + static_cast<std::ptrdiff_t>(one.tensor) + 1;
@@ -216,8 +257,9 @@ GPIPE_STATE_INLINE ReadPlan read_plan(StateFiles const& files, TrainingState con
         problems += foreign ? "\n  LoadOptions::state_steps is given, and no optimizer state loaded"
                             : "\n  LoadOptions::state_steps is given, and the file says how many";
     // What tensors that do not fit follow from stands in front of them: there may be thousands.
-    std::string const causes =
-        filter.takes_all() && options.types ? other_types(saved, state) : std::string();
+    std::string const causes = filter.takes_all() && options.types && !options.rename
+                                   ? other_types(saved, state)
+                                   : std::string();
     problems = without_meaning(filter, files) + causes + problems;
     if (!problems.empty())
         saved.refuse(" does not fit this " +
