@@ -115,7 +115,8 @@ template <class... Items> class Pipeline {
 
     constexpr Pipeline() = default;
     /// With the run-time members of the layers.
-    constexpr explicit Pipeline(Items... values) : holder_(std::move(values)...) {}
+    constexpr explicit(sizeof...(Items) == 1) Pipeline(Items... values)
+        : holder_(std::move(values)...) {}
 
     /// The objects behind the layers, one per leaf.
     std::array<void const*, leaves> leaf_objects() const {

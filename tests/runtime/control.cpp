@@ -172,14 +172,48 @@ TEST_CASE("every layer of a chain is to be read at its place, and repetitions sh
     CHECK(watch.loss_calls() == 4);
 }
 
+namespace {
+
+/// y = by x.
+struct Times {
+    using Input = gpipe::Tensor<float, 2>;
+    using Output = Input;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+    float by = 2;
+    void forward(auto&, auto x, auto y) const {
+        for (std::size_t i = 0; i < x.size(); ++i) y.data()[i] = by * x.data()[i];
+    }
+    void backward(auto&, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i) dx.data()[i] = by * dy.data()[i];
+    }
+};
+
+} // namespace
+
+TEST_CASE("run-time members of several layers are given in braces, those of one by its type") {
+    using Train =
+        gpipe::Training<gpipe::Pipeline<Times, Times>, gpipe::Loss<toy::MeanSquare<float, 2>>>;
+    std::vector<float> const x(2, 1);
+    auto const y = [&](Train&& train) {
+        std::vector<float> result(2);
+        train.predict(x, result);
+        return result[1];
+    };
+    CHECK(y(Train{{}, {}, {}, {.samples = 1}}) == 4);
+    CHECK(y(Train{{{}, Times{3}}, {}, {}, {.samples = 1}}) == 6);
+    CHECK(y(Train{{{3}, {5}}, {}, {}, {.samples = 1}}) == 15);
+    static_assert(!std::is_convertible_v<Times, gpipe::Pipeline<Times>>);
+}
+
 TEST_CASE("gradients without an update refuse what a step refuses") {
     gpipe::Training<gpipe::Pipeline<toy::Linear<float, 2, 2>>,
                     gpipe::Loss<toy::MeanSquare<float, 2>>>
         train({}, {}, {}, {.samples = 4});
     std::vector<float> const x(16, 1);
-    CHECK_THROWS_WITH_AS(train.compute_gradients(x, x),
-                         "gpipe: a mini-batch of 8 samples, but memory was planned for 4",
-                         std::invalid_argument);
+    CHECK_THROWS_WITH_AS(
+        train.compute_gradients(x, x),
+        "gpipe: a mini-batch of 8 samples, but memory was planned for 4: Options::samples",
+        std::invalid_argument);
 }
 
 TEST_CASE_TEMPLATE("what the optimizer has of each tensor is to be read", Device, Host, Remote) {

@@ -664,10 +664,12 @@ TEST_CASE("a balance by hand is taken as it is, or refused with the numbers") {
     CHECK(first == Cut{0, 2, 3, 4, 6});
     auto const three_cells = [&] { gpipe::Balance<2, 1, 1, 2>::cut(nullptr, 6, 3, first.data()); };
     CHECK(message_of<std::invalid_argument>(three_cells) ==
-          "gpipe: the balance has 4 entries, but 3 cells were asked for");
+          "gpipe: the balance has 4 entries, but there are 3 cells: one on each device, or as many "
+          "as the schedule has");
     auto const five_cells = [&] { gpipe::Balance<2, 1, 1, 2>::cut(nullptr, 6, 5, first.data()); };
     CHECK(message_of<std::invalid_argument>(five_cells) ==
-          "gpipe: the balance has 4 entries, but 5 cells were asked for");
+          "gpipe: the balance has 4 entries, but there are 5 cells: one on each device, or as many "
+          "as the schedule has");
     auto const seven_layers = [&] { gpipe::Balance<2, 1, 1, 2>::cut(nullptr, 7, 4, first.data()); };
     CHECK(has(message_of<std::invalid_argument>(seven_layers), "sums to 6 but the pipeline has 7"));
 }

@@ -88,8 +88,10 @@ GPIPE_INLINE constexpr void cut_by_sizes(std::size_t const* sizes, std::size_t e
                                          std::size_t* first) {
     check_balance(sizes, entries, layers);
     if (count != entries)
-        detail::throw_error<std::invalid_argument>(
-            "gpipe: the balance has %zu entries, but %zu cells were asked for", entries, count);
+        detail::throw_error<std::invalid_argument>("gpipe: the balance has %zu entries, but there "
+                                                   "are %zu cells: one on each device, or as "
+                                                   "many as the schedule has",
+                                                   entries, count);
     first[0] = 0;
     for (std::size_t k = 0; k < count; ++k) first[k + 1] = first[k] + sizes[k];
 }

@@ -74,7 +74,8 @@ GPIPE_INLINE std::size_t checked_samples(std::size_t samples) {
 GPIPE_INLINE void check_room(std::size_t samples, std::size_t planned) {
     if (samples > planned)
         detail::throw_error<std::invalid_argument>(
-            "gpipe: a mini-batch of %zu samples, but memory was planned for %zu", samples, planned);
+            "gpipe: a mini-batch of %zu samples, but memory was planned for %zu: Options::samples",
+            samples, planned);
 }
 
 /// Throws std::invalid_argument if the optimizer is another one, which would take the state for its
