@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -300,6 +302,34 @@ TEST_CASE(
     watch.faults.clear();
     CHECK(first.result().loss == expected);
     CHECK(cuda_double::races() == std::vector<std::string>{});
+}
+
+TEST_CASE(
+    "with immediate updates a loss that is not finite is no fault of the parts that come next") {
+    toy::Data<Real> const data(8, 8), part(5, 5);
+    toy::Data<Real> bad = data;
+    bad.targets[4] = std::numeric_limits<Real>::quiet_NaN();
+    for (std::size_t const graphs : {0, 2})
+        for (bool const together : {false, true}) {
+            cuda_double::Session const session({.devices = 2});
+            toy::Watch watch;
+            auto o = options<Immediately>(8, 2, 2, 2);
+            o.device.graphs = graphs;
+            Immediately train(make_net(watch), {}, Adam{1e-2f}, o),
+                twin(make_net(watch), {}, Adam{1e-2f}, o);
+            for (int turn = 0; turn < 4; ++turn) {
+                auto wrong = train.start(bad.inputs, bad.targets);
+                if (!together) CHECK_THROWS_AS(wrong.result(), std::domain_error);
+                for (Immediately* const each : {&train, &twin})
+                    for (int n = 0; n < turn; ++n) each->accumulate(part.inputs, part.targets);
+                CHECK(train.step(data.inputs, data.targets).loss ==
+                      twin.step(data.inputs, data.targets).loss);
+                if (together) CHECK_THROWS_AS(wrong.result(), std::domain_error);
+            }
+            CHECK(state_of(train) == state_of(twin));
+            CHECK(train.steps() == 4);
+            CHECK(cuda_double::races() == std::vector<std::string>{});
+        }
 }
 
 TEST_CASE("with immediate updates the first GPU begins the next step while the last is not done "

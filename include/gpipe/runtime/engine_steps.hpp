@@ -136,7 +136,9 @@ template <DeviceRuntime Device> void Engine<Device>::finish_slot(std::size_t slo
     try {
         leader_ ? finish_together_(leader_, *this, slot) : finish_alone(slot);
     } catch (...) {
-        doubtful_ = doubtful_ || runs_.commits_at_once();
+        // Commits read what others have left there: a fault is not to be that of the next
+        // mini-batch.
+        doubtful_ = doubtful_ || (runs_.immediate() && calls_enqueue<Device>);
         if (!runs_[slot].arguments.last) accumulated_ = 0;
         if (!outcome) throw;
         outcome->tell(std::current_exception());
