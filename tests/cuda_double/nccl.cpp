@@ -3,6 +3,7 @@
 #include "support/crew.hpp"
 #include "support/enqueued_net.hpp"
 #include "support/enqueued_norm.hpp"
+#include "support/folder.hpp"
 #include "support/gpu_replicas.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 #include "support/optional_layers.hpp"
@@ -12,6 +13,7 @@
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/inference.hpp>
 #include <gpipe/replicas.hpp>
+#include <gpipe/state/state.hpp>
 #include <gpipe/trace/text.hpp>
 #include <gpipe/transport/local_ranks.hpp>
 #include <gpipe/transport/nccl.hpp>
@@ -788,6 +790,47 @@ TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the
 }
 
 TEST_CASE("and so it is where replicas tell each other something") { fail_calls<ExchangeCrew>(2); }
+
+TEST_CASE(
+    "where one rank cannot copy what is saved in the background all hear of it, nobody waits, "
+    "and the next try saves") {
+    toy::Folder const folder;
+    toy::Data<Real> const data(8, 8);
+    std::size_t failed = 0;
+    for (std::size_t n = 0, last = 1; n < last; n += toy::one_of(5)) {
+        CAPTURE(n);
+        cuda_double::Session const doubles(session(2, n % 4));
+        toy::Watch watch;
+        auto o = options(2);
+        o.snapshot = true;
+        Crew crew(2, watch, o);
+        crew.rethrow();
+        crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+        crew.rethrow();
+        auto const save = [&](std::size_t r) {
+            gpipe::start_save(crew[r], folder / "state").wait();
+        };
+        std::size_t const before = cuda_double::calls();
+        cuda_double::fail_call(n, cudaErrorInvalidValue);
+        crew.each(save);
+        last = cuda_double::calls() - before;
+        std::size_t errors = 0;
+        for (std::exception_ptr const& error : crew.errors) {
+            if (!error) continue;
+            ++errors;
+            std::string const said = toy::thrown_by([&] { std::rethrow_exception(error); });
+            CHECK_MESSAGE(
+                (toy::has(said, "could not copy what it saves") || toy::has(said, "cuda")), said);
+        }
+        CHECK((errors == 0 || errors == crew.ranks()));
+        failed += errors > 0;
+        crew.each(save);
+        CHECK_NOTHROW(crew.rethrow());
+        CHECK(gpipe::saved_state(folder / "state").steps == 1);
+    }
+    CHECK(failed > 0);
+    MESSAGE(failed << " failed calls");
+}
 
 TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
     cuda_double::Session const doubles(session(2, 0));

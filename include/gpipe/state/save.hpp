@@ -190,8 +190,16 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
     else if (end > snapshot->size())
         throw std::invalid_argument("gpipe: start_save() copies what it saves into host memory "
                                     "that is there only if Options::snapshot is true");
-    for (safetensors::Entry const& tensor : tensors)
-        machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
+    auto const copy = [&] {
+        for (safetensors::Entry const& tensor : tensors)
+            machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
+    };
+    if constexpr (joins_processes<Device>) { // the others would wait for one that has thrown
+        DoneTogether copies;
+        if (copies.failed(machine, true, copy)) copies.fail(machine, path, "copy what it saves");
+    } else {
+        copy();
+    }
     if constexpr (joins_ranks<Device>) {
         Shards shards(machine, state, followed(path), true);
         parts = shards;
