@@ -792,6 +792,43 @@ TEST_CASE("whatever call of NCCL or CUDA fails on a rank, that rank says so, the
 TEST_CASE("and so it is where replicas tell each other something") { fail_calls<ExchangeCrew>(2); }
 
 TEST_CASE(
+    "where each updates at once no message of a later step follows a call of NCCL that failed") {
+    std::size_t failed = 0;
+    for (std::size_t n = 0;; n += toy::one_of(7)) {
+        INFO("call ", n);
+        cuda_double::Session const doubles(session(2, n % 4));
+        toy::Watch watch;
+        nccl_double::fail_call(n);
+        bool hit = false;
+        {
+            ImmediateCrew crew(2, watch, options<Immediately::Options>(2));
+            hit = !crew.good();
+            toy::Data<Real> const data(8, 8);
+            std::vector<std::vector<Immediately::Pending>> begun(crew.ranks());
+            for (int i = 0; i < 4 && !hit; ++i) {
+                // Whatever became of the step before.
+                for (int ahead = 0; ahead < 2; ++ahead) {
+                    crew.each([&](std::size_t r) {
+                        begun[r].push_back(crew[r].start(data.inputs, data.targets));
+                    });
+                    hit = hit || !crew.good();
+                }
+                crew.each([&](std::size_t r) {
+                    for (Immediately::Pending& one : begun[r]) one.result();
+                    begun[r].clear();
+                });
+                hit = hit || !crew.good();
+            }
+        }
+        CHECK(!toy::has(cuda_double::complaints(), "no use any more"));
+        if (!hit && n >= nccl_double::calls()) break;
+        failed += hit;
+    }
+    CHECK(failed > 0);
+    MESSAGE(failed << " failed calls");
+}
+
+TEST_CASE(
     "where one rank cannot copy what is saved in the background all hear of it, nobody waits, "
     "and the next try saves") {
     toy::Folder const folder;

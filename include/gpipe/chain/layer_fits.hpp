@@ -153,9 +153,8 @@ template <class L> consteval bool initialize_fits() {
             { l.initialize(c) } -> std::same_as<void>;
         };
     else // a misspelt Parameters would go unnoticed
-        return !names_initialize<L> || requires { typename L::Parameters; } || requires {
-            typename L::Buffers;
-        };
+        return !names_initialize<L> || requires { typename L::Parameters; }
+    || requires { typename L::Buffers; };
 }
 template <class L> consteval bool merge_fits() {
     if constexpr (gathers<L>)

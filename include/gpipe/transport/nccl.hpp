@@ -131,7 +131,8 @@ template <RankTransport Control> class NcclRanks final : cuda::Peers {
     // In the order of all messages, and in that of a stream.
     template <class Put> void exchange(cuda::StreamRef stream, Put put) {
         if (communicator_.is_grouped()) return put();
-        if (!communicator_) std::rethrow_exception(error()); // somebody was lost in this step
+        if (!communicator_ || lost(detail::seconds_now())) // in this step, or in one before it
+            std::rethrow_exception(error());
         bool const apart = !(stream == wire_);
         if (apart) {
             here_.record(stream);
