@@ -430,6 +430,49 @@ TEST_CASE("a mini-batch of zeros says nothing of a layer, and the report counts 
     }
 }
 
+namespace {
+
+/// The mean over the micro-batch, or the sum; with a weight of 1, or of so many samples.
+struct Mean {
+    using Target = gpipe::Tensor<double, 1>;
+    bool mean = true;
+    bool counts = false;
+    gpipe::LossValue<> operator()(auto&, auto y, auto target, auto dy) const {
+        auto const n = static_cast<double>(y.samples()), over = mean ? n : 1;
+        double sum = 0;
+        for (std::size_t s = 0; s < y.samples(); ++s) {
+            double const off = y(s, 0) - target(s, 0);
+            sum += off * off / over;
+            dy(s, 0) = 2 * off / over;
+        }
+        return {sum, counts ? n : 1};
+    }
+};
+
+} // namespace
+
+TEST_CASE("a loss whose weight is the same for any number of samples is noted, and no fault") {
+    using Net = gpipe::Pipeline<toy::Linear<double, 1, 1>>;
+    std::vector<double> const x{1, 2, 3, 4}, target{2, 1, 2, 1};
+    for (bool const mean : {true, false})
+        for (bool const counts : {true, false}) {
+            Mean loss;
+            loss.mean = mean;
+            loss.counts = counts;
+            gpipe::Training<Net, gpipe::Cells<1>, gpipe::MicroBatches<1>, gpipe::Loss<Mean>> train(
+                {}, loss, {}, {.samples = 4});
+            auto const report = gpipe::check_gradients(train, x, target);
+            INFO(report);
+            CHECK(report.passed());
+            gpipe::GradientRow const& row = row_of(report, 1, "input 0");
+            CHECK(row.note == (counts ? ""
+                                      : "the weight is 1 for 2 samples and for 1: those of smaller "
+                                        "micro-batches count more"));
+            CHECK(toy::has(to_string(report), "ok, but the weight is 1") == !counts);
+            CHECK(row_of(report, 0, "input 0").note == "");
+        }
+}
+
 TEST_CASE("nor is one checked that changes nothing, though backward says that it is one") {
     for (float const factor : {1.0f, -3.0f}) {
         auto const report =

@@ -131,7 +131,7 @@ void share_layer(Machine<Device> const& machine, std::size_t i, std::size_t tell
             GradientRow& row = report.rows[r];
             row.layer = i;
             row.name = i < model.infos.size() ? model.infos[i].name : model.loss.name;
-            for (std::string* text : {&row.tensor, &row.entry, &row.fault}) pass(*text);
+            for (std::string* text : {&row.tensor, &row.entry, &row.fault, &row.note}) pass(*text);
             for (std::size_t* number : {&row.checked, &row.left_out}) pass(*number);
             for (double* number : {&row.analytic, &row.numeric, &row.error}) pass(*number);
         }

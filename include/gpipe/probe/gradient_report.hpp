@@ -46,6 +46,10 @@ struct GradientRow {
     /// Of these two, relative to the larger and to the tensor's other gradients.
     double error = 0;
     std::string fault; ///< empty: none
+    /// Of the loss: that its weight does not depend on the number of samples, if so. Then a sample
+    /// of a smaller micro-batch counts more, and the sum is to be one over samples, with their
+    /// number (or that of words) as the weight.
+    std::string note{};
 
     /// Whether anything is known of it.
     bool seen() const { return checked > 0 || !fault.empty(); }
@@ -89,7 +93,7 @@ GPIPE_INLINE std::string to_string(GradientReport const& report) {
                    seen ? row.entry : "-", number("%.5g", row.analytic),
                    number("%.5g", row.numeric), number("%.1e", row.error),
                    !row.fault.empty() ? "WRONG: " + row.fault
-                   : seen             ? "ok"
+                   : seen             ? row.note.empty() ? "ok" : "ok, but " + row.note
                                       : "not checked: slopes in doubt"});
     }
     std::string text = table.text();

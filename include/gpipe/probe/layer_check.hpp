@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,6 +51,8 @@ template <class Bench> class LayerCheck {
                 if (Place const place{input, t};
                     (input || probe_.learns(t)) && probe_.size(place) > 0)
                     report.rows.push_back(row_of(place));
+        if (probe_.is_loss() && !report.rows.empty() && report.rows.back().layer == layer_)
+            report.rows.back().note = of_weights();
     }
 
   private:
@@ -72,6 +75,19 @@ template <class Bench> class LayerCheck {
         row.name = name_;
         row.tensor = std::move(tensor);
         return row;
+    }
+
+    // A mean with a weight of 1 is right as long as all micro-batches have one size.
+    std::string of_weights() const {
+        std::size_t const first = probe_.part_samples(0), second = probe_.part_samples(1);
+        if (first == second || probe_.weight(0) != probe_.weight(1)) return {};
+        char text[160];
+        std::snprintf(
+            text, sizeof text,
+            "the weight is %g for %zu samples and for %zu: those of smaller micro-batches "
+            "count more",
+            probe_.weight(0), first, second);
+        return text;
     }
 
     void add_gradients(Way way) {

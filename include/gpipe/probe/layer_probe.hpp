@@ -38,8 +38,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
           sides_(bench, device_, bench.model().sides,
                  is_loss() ? SideEnds{} : bench.model().infos[layer].sides, parts, capacity_) {
         Model const& model = bench.model();
-        std::size_t const capacity = capacity_;
-        shared_.capacity = capacity;
+        shared_.capacity = capacity_;
         shared_.seed = bench.seed();
         shared_.step = bench.steps();
         shared_.is_probe = true;
@@ -100,9 +99,9 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
                         {all, told, all + parts * told, told_back}};
             call_.buffers = &buffers_;
         }
-        scratch_ = memory(scratch.slots(capacity));
+        scratch_ = memory(scratch.slots(capacity_));
         for (std::size_t p = 0; p < parts; ++p) {
-            std::size_t const room = given_[p].samples > 0 ? capacity : 0;
+            std::size_t const room = given_[p].samples > 0 ? capacity_ : 0;
             parts_[p] = {{bench, device_, elements.takes, room, true},
                          {bench, device_, elements.gives, room},
                          {bench, device_, elements.gives, room, true},
@@ -166,14 +165,16 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         outputs.clear();
         if (is_loss()) {
             part.sums.download();
-            double sum;
-            std::memcpy(&sum, part.sums.here(), sizeof sum);
-            outputs.push_back(sum);
+            double sums[2];
+            std::memcpy(sums, part.sums.here(), sizeof sums);
+            outputs.push_back(sums[0]);
+            part.weight = sums[1];
             return;
         }
         part.y.download();
         part.y.each(given_[p].samples, append_to(outputs));
     }
+    double weight(std::size_t p) const { return parts_[p].weight; } ///< the loss's, of a forward
     /// The gradients of what forward() gives; rounds them to what there is.
     void set_output_gradients(std::size_t p, std::vector<double>& gradients) {
         double* next = gradients.data();
@@ -271,6 +272,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
     struct Part {
         Tensors dx, y, dy;
         Memory saved, deferred, sums;
+        double weight = 0;
     };
 
     static std::size_t device_of(Bench const& bench, std::size_t layer) {

@@ -48,6 +48,7 @@ template <class Bench> class ProbeInputs {
     }
 
     LayerElements const& elements() const { return elements_; }
+    std::size_t part_samples(std::size_t p) const { return given_[p].samples; }
     std::size_t samples() const { return given_[parts - 1].first + given_[parts - 1].samples; }
     /// How many elements a tensor has that the layer is given; 0 of one that carries no gradient,
     /// or is absent.

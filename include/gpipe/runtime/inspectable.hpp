@@ -73,8 +73,8 @@ template <class Self, class Net, class Device> class Inspectable : public Timed<
         return {reinterpret_cast<T*>(at.parameter), at.bytes / sizeof(T)};
     }
     /// The same by copies, from and to any device's memory: to or from what a std::span is made of,
-    /// a vector, an array. T need not be said. Throws std::invalid_argument, too, if the sizes
-    /// differ.
+    /// a vector, an array. T need not be said. Waits for the steps under way, and so for other
+    /// ranks in these. Throws std::invalid_argument, too, if the sizes differ.
     template <class T = void, class Range = std::span<T>>
         requires detail::IsArray<Range>
     void read_parameter(std::size_t layer, std::size_t tensor, Range&& to) {
