@@ -154,7 +154,8 @@ template <class L> consteval bool initialize_fits() {
         };
     else // a misspelt Parameters would go unnoticed
         return !names_initialize<L> || requires { typename L::Parameters; }
-    || requires { typename L::Buffers; };
+    || requires { typename L::Buffers; }
+    || requires { typename L::Statistics; };
 }
 template <class L> consteval bool merge_fits() {
     if constexpr (gathers<L>)
