@@ -17,7 +17,7 @@ namespace gpipe {
 /// of a backward, and backwards that are given gpipe::none, are compared, too; two micro-batches of
 /// different sizes are run twice, so that gradients must be added to and may not depend on how
 /// samples are cut. Entries at which widths disagree, where the function has a kink or rounding
-/// hides what it does, are left out; a tensor of which all are is not checked, which is not ok.
+/// hides what it does, are left out; the report counts tensors of which all are.
 ///
 /// Changes nothing of the training, and allocates what it needs. With several ranks all call it,
 /// each looks at its own layers (of several replicas those of the first do), and all have the

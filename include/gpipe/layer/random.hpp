@@ -41,14 +41,20 @@ namespace detail {
 GPIPE_HOST_DEVICE constexpr float uniform_of(std::uint32_t word) {
     return static_cast<float>(word >> 8) * 0x1p-24f;
 }
-// One of the two normal numbers that two words make.
-GPIPE_HOST_DEVICE inline float normal_of(std::uint32_t u, std::uint32_t v, bool second) {
-    float const radius = std::sqrt(-2 * std::log(1 - uniform_of(u)));
-    float const angle = 6.2831853f * uniform_of(v);
-    return radius * (second ? std::sin(angle) : std::cos(angle));
+// Two words make two normal numbers.
+GPIPE_HOST_DEVICE inline float normal_of(RandomWords const& words, std::size_t index) {
+    std::size_t const pair = index % 4 / 2 * 2;
+    float const radius = std::sqrt(-2 * std::log(1 - uniform_of(words[pair])));
+    float const angle = 6.2831853f * uniform_of(words[pair + 1]);
+    return radius * (index % 2 ? std::sin(angle) : std::cos(angle));
 }
-// Blocks of normal numbers are others than those of as many uniform ones.
-inline constexpr std::uint32_t normal_blocks = 0x80000000;
+// Where a number is: blocks of normal ones are others than those of uniform ones.
+GPIPE_HOST_DEVICE constexpr std::uint32_t uniform_block(std::size_t index) {
+    return static_cast<std::uint32_t>(index / 4);
+}
+GPIPE_HOST_DEVICE constexpr std::uint32_t normal_block(std::size_t index) {
+    return uniform_block(index) | 0x80000000;
+}
 
 } // namespace detail
 
@@ -72,15 +78,12 @@ class SampleRandom {
     }
     /// Uniform in [0, 1), a multiple of 2^-24; `index` below 2^33.
     GPIPE_HOST_DEVICE constexpr float uniform(std::size_t sample, std::size_t index) const {
-        return detail::uniform_of(bits(sample, static_cast<std::uint32_t>(index / 4))[index % 4]);
+        return detail::uniform_of(bits(sample, detail::uniform_block(index))[index % 4]);
     }
     /// Normal with mean 0 and variance 1, independent of the uniform number of this index (Box and
     /// Muller, 1958); at most 5.8 from 0. The last bits differ between the host and a GPU.
     GPIPE_HOST_DEVICE float normal(std::size_t sample, std::size_t index) const {
-        auto const words =
-            bits(sample, static_cast<std::uint32_t>(index / 4) | detail::normal_blocks);
-        std::size_t const pair = index % 4 / 2 * 2;
-        return detail::normal_of(words[pair], words[pair + 1], index % 2);
+        return detail::normal_of(bits(sample, detail::normal_block(index)), index);
     }
     /// A sample's, for who draws them one after the other.
     GPIPE_HOST_DEVICE constexpr SampleNumbers of(std::size_t sample) const;
@@ -92,8 +95,8 @@ class SampleRandom {
     std::size_t first_sample_;
 };
 
-/// The numbers of one sample, the same as SampleRandom's: in ascending order in a quarter of the
-/// time, for four come of one philox().
+/// The numbers of one sample, the same as SampleRandom's: in ascending order four come of one
+/// philox().
 class SampleNumbers {
   public:
     /// `sample` counts from the start of the micro-batch.
@@ -103,12 +106,10 @@ class SampleNumbers {
     /// As of SampleRandom.
     ///@{
     GPIPE_HOST_DEVICE constexpr float uniform(std::size_t index) {
-        return detail::uniform_of(block(static_cast<std::uint32_t>(index / 4))[index % 4]);
+        return detail::uniform_of(block(detail::uniform_block(index))[index % 4]);
     }
     GPIPE_HOST_DEVICE float normal(std::size_t index) {
-        auto const& words = block(static_cast<std::uint32_t>(index / 4) | detail::normal_blocks);
-        std::size_t const pair = index % 4 / 2 * 2;
-        return detail::normal_of(words[pair], words[pair + 1], index % 2);
+        return detail::normal_of(block(detail::normal_block(index)), index);
     }
     ///@}
 

@@ -4,9 +4,13 @@
 #include <gpipe/state/state_inline.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
+#include <cstdio>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -80,5 +84,27 @@ class NameFilter {
     Patterns only_, except_;
     std::vector<std::string> names_;
 };
+
+/// For LoadOptions::rename: the layers of the saved chain from number `first` on stand so many
+/// places further behind now, as `by` layers were put in before them; with a negative number in
+/// front, as the first of them were taken out, whose tensors stay out.
+GPIPE_STATE_INLINE std::function<std::string(std::string const&)> moved_layers(std::size_t first,
+                                                                               std::ptrdiff_t by) {
+    return [first, by](std::string const& name) -> std::string {
+        // Behind "optimizer.v.", where it is the optimizer's.
+        std::size_t const at = name.rfind("optimizer.", 0) == 0 ? name.find('.', 10) + 1 : 0;
+        if (name.compare(at, 6, "layer.") != 0) return name;
+        std::size_t const begin = at + 6;
+        std::size_t const end = std::min(name.find_first_not_of("0123456789", begin), name.size());
+        std::size_t layer = 0;
+        auto const read = std::from_chars(name.data() + begin, name.data() + end, layer);
+        if (read.ec != std::errc() || read.ptr != name.data() + end || layer < first) return name;
+        auto const gone = by < 0 ? -static_cast<std::size_t>(by) : 0;
+        if (layer - first < gone) return {};
+        char number[32];
+        std::snprintf(number, sizeof number, "%04zu", layer + static_cast<std::size_t>(by));
+        return name.substr(0, begin) + number + name.substr(end);
+    };
+}
 
 } // namespace gpipe
