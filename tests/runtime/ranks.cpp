@@ -55,7 +55,7 @@ toy::Crew<T> crew(Sizes const& devices, bool meets, std::size_t threads,
     return {devices, meets, threads, [&](std::size_t, toy::Rank::Options device) {
                 auto own = o;
                 own.device = device;
-                return std::make_unique<T>(make(), Loss{}, Adam{1e-2f}, own);
+                return std::unique_ptr<T>(new T(make(), {}, Adam{1e-2f}, own));
             }};
 }
 
@@ -793,13 +793,27 @@ TEST_CASE("a timeline of ranks of which not all have timed their actions is refu
     }
 }
 
+namespace {
+
+// Of which check_gradients has something to note.
+struct Unweighted : Loss {
+    auto operator()(auto& context, auto y, auto target, auto dy) const {
+        auto value = Loss::operator()(context, y, target, dy);
+        value.weight = 1;
+        return value;
+    }
+};
+
+} // namespace
+
 TEST_CASE("check_gradients over ranks finds, on all of them, what it finds on one") {
-    using Ranked = toy::Training<toy::SkipNet<Real>, Loss, Adam, toy::Rank>;
-    using One = toy::Training<toy::SkipNet<Real>, Loss, Adam, Host>;
+    using Ranked = toy::Training<toy::SkipNet<Real>, Unweighted, Adam, toy::Rank>;
+    using One = toy::Training<toy::SkipNet<Real>, Unweighted, Adam, Host>;
     toy::Data<Real> const data(7);
     One one(toy::SkipNet<Real>{}, {}, Adam{1e-2f}, options<One>(4, 4));
     gpipe::GradientReport const expected =
         gpipe::check_gradients(one, data.inputs, data.targets, {.entries = 3});
+    CHECK(toy::has(to_string(expected), "ok, but the weight is 1"));
     for (Sizes const& devices : splits(4)) {
         INFO(describe(devices));
         auto all = crew<Ranked>(devices, true, 1, options<Ranked>(4, 4),

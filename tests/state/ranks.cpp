@@ -706,6 +706,11 @@ TEST_CASE("ranks that save to other paths, or do something else, are refused, an
     });
     told("gpipe: rank 1 loads with other LoadOptions than rank 0", same,
          [](std::size_t r) { return gpipe::LoadOptions{.types = r == 0}; });
+    told("gpipe: rank 1 loads with other LoadOptions than rank 0", same, [](std::size_t r) {
+        return r == 0 ? gpipe::LoadOptions{}
+                      : gpipe::LoadOptions{.rename = gpipe::moved_layers(9, 1)};
+    });
+    CHECK(train.load(folder / "state", {.rename = gpipe::moved_layers(9, 1)}).steps == 1);
     CHECK(train.load(folder / "state", {}).steps == 1);
     // One process saves over it: nothing else is left.
     InOne<Nothing> alone({});
