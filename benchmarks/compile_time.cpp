@@ -1,8 +1,9 @@
 // What it costs to compile a whole Training, by the number of distinct layer types and by compiler:
 // seconds and peak memory, beside the same layers' bodies as plain functions, and a stack of 1,000
 // equal blocks beside one of 4; and by schedule, each proven for K = 8 and M = 64, beside GPipe.
-// With --include instead: the README's program, header-only and with the compiled part, and 256
-// distinct layer types, beside the same with the headers of another commit.
+// With --include instead: the README's program, header-only and with the compiled part, each also
+// with its header precompiled, and 256 distinct layer types, beside the same with the headers of
+// another commit.
 #include "support/compilers.hpp"
 #include "support/generate.hpp"
 #include "support/list.hpp"
@@ -49,6 +50,7 @@ struct Subject {
     double megabytes = 0;
     std::string include{}; ///< empty: ours
     std::string options{};
+    std::filesystem::path object{}; ///< empty: of no use
 };
 
 // The first program in README.md.
@@ -119,10 +121,23 @@ class Bench {
             same(program, "the README's program, with the compiled part", "", "-DGPIPE_COMPILED")};
         programs[1].name = "the README's program, header-only";
         std::vector<Subject> parts;
-        if (compiler_.suffix == ".cpp") // with nvcc the host compiler makes it
+        if (compiler_.suffix ==
+            ".cpp") { // nvcc precompiles nothing, and has the host compiler make the part
+            for (char const* option : {"", "-DGPIPE_COMPILED"}) {
+                bool const compiled = *option != '\0';
+                Subject const header = write_header(compiled ? "compiled" : "plain", option);
+                std::string const options = option + (" -include " + header.file.string());
+                programs.push_back(same(program,
+                                        compiled
+                                            ? "the README's program, with both"
+                                            : "the README's program, with a precompiled header",
+                                        "", options.c_str()));
+                parts.push_back(header);
+            }
             parts.push_back(
                 write("the compiled part, once", "part", 0,
                       "#include \"" + (settings_.root / "cmake/compiled.cpp").string() + "\"\n"));
+        }
         std::vector<Subject> layers;
         for (std::size_t count : settings_.layers) {
             std::string const text = std::to_string(count);
@@ -135,8 +150,9 @@ class Bench {
         if (!settings_.json)
             std::printf("%s\n  %-46s %8s %8s %8s\n", compiler_.name.c_str(), "", "user+sys", "wall",
                         "MiB");
-        if (!compile_all(programs, settings_.repeat_rounds) ||
-            !compile_all(parts, settings_.rounds) || !compile_all(layers, settings_.rounds))
+        if (!compile_all(parts, settings_.rounds) || // which programs may want
+            !compile_all(programs, settings_.repeat_rounds) ||
+            !compile_all(layers, settings_.rounds))
             return false;
         auto const tell = [&](Subject const& subject, Subject const& before) {
             report(subject, "before", before);
@@ -187,6 +203,21 @@ class Bench {
         return {std::move(name), path, layers};
     }
 
+    // The umbrella header, to be precompiled.
+    Subject write_header(std::string const& file, char const* option) const {
+        std::filesystem::path const path = directory_ / (file + ".hpp");
+        support::write_file(path.string(), "#include <gpipe/gpipe.hpp>\n");
+        return {file == "plain" ? "the header, precompiled" : "the same for the compiled part",
+                path,
+                0,
+                {},
+                {},
+                0,
+                {},
+                std::string(option) + " -x c++-header",
+                path.string() + ".gch"};
+    }
+
     bool compile_all(std::vector<Subject>& subjects, std::size_t rounds) const {
         for (std::size_t round = 0; round < rounds; ++round)
             for (Subject& subject : subjects) {
@@ -195,7 +226,7 @@ class Bench {
                             subject.include.empty() ? (settings_.root / "include").string()
                                                     : subject.include,
                             settings_.options + ' ' + subject.options, subject.file,
-                            directory_ / "object.o");
+                            subject.object.empty() ? directory_ / "object.o" : subject.object);
                 if (used.status != 0) {
                     std::fprintf(stderr, "compile_time: %s fails on %s\n", compiler_.name.c_str(),
                                  subject.name.c_str());

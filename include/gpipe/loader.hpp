@@ -6,12 +6,16 @@
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/layer/shuffle.hpp>
 #include <gpipe/runtime/loader_parts.hpp>
+#include <gpipe/runtime/pending_step.hpp>
 
+#include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <type_traits>
@@ -61,13 +65,7 @@ template <class Train, class Source> class Loader {
     /// in a mini-batch than there is room for, and for parts of a step, or mini-batches ahead, that
     /// are none or too many; other ranks, on hosts, then throw that this one has refused.
     Loader(Train& train, Source source, LoaderOptions const& options = {})
-        : source_(std::move(source)), options_(options),
-          samples_(options.batch ? options.batch : room(train)), size_(size_of(source_, error_)),
-          parts_(detail::loader_parts(train, what_is_wrong(train), samples_, number())),
-          next_(train.steps() * options.parts), read_(next_) {
-        for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
-        if (options_.ahead > 0) thread_ = std::thread([this] { read_ahead(); });
-    }
+        : Loader(train, std::move(source), options, false) {}
     Loader(Loader const&) = delete;
     Loader& operator=(Loader const&) = delete;
     ~Loader() {
@@ -95,8 +93,10 @@ template <class Train, class Source> class Loader {
         Slot const& slot = slot_of(next_);
         changed_.notify_all(); // the slot of the one before is free
         std::uint64_t const number = next_++;
-        return {number, slot.inputs.template batch<Batch<typename Train::Input>>().numbered(number),
-                slot.targets.template batch<Batch<typename Train::Target>>().numbered(number)};
+        using Inputs = Batch<typename Train::Input>;
+        using Targets = Batch<typename Train::Target>;
+        return {number, slot.inputs.template batch<Inputs>(samples(number)).numbered(number),
+                slot.targets.template batch<Targets>(samples(number)).numbered(number)};
     }
     /// The number of the next one.
     std::uint64_t position() const { return next_; }
@@ -122,6 +122,18 @@ template <class Train, class Source> class Loader {
     }
 
   private:
+    template <class T, class S> friend typename T::Result evaluate(T&, S, std::size_t);
+
+    // `once`: through the source, from its first sample to its last, for evaluate().
+    Loader(Train& train, Source source, LoaderOptions const& options, bool once)
+        : source_(std::move(source)), options_(options), once_(once),
+          samples_(options.batch ? options.batch : room(train)), size_(size_of(source_, error_)),
+          parts_(detail::loader_parts(train, what_is_wrong(train), number(), once)),
+          next_(once ? 0 : train.steps() * options.parts), read_(next_) {
+        for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
+        if (options_.ahead > 0) thread_ = std::thread([this] { read_ahead(); });
+    }
+
     struct Slot {
         explicit Slot(std::size_t samples) : inputs(samples), targets(samples) {}
         detail::LoaderTensors<Input> inputs;
@@ -169,17 +181,27 @@ template <class Train, class Source> class Loader {
     // For all that says which samples a mini-batch has.
     std::uint64_t number() const {
         return detail::hash_of_all(samples_, size_, options_.shuffled ? options_.seed : 0,
-                                   std::uint64_t{options_.shuffled}, options_.parts);
+                                   std::uint64_t{options_.shuffled}, options_.parts,
+                                   std::uint64_t{once_});
     }
+    // Of a mini-batch: the last that there is of a source may have fewer.
+    std::size_t samples(std::uint64_t number) const {
+        return once_ ? static_cast<std::size_t>(
+                           std::min<std::uint64_t>(samples_, size_ - number * samples_))
+                     : samples_;
+    }
+    bool is_there(std::uint64_t number) const { return !once_ || number * samples_ < size_; }
     std::size_t place_of(std::uint64_t number) const {
         return (number % slots_.size() + turn_) % slots_.size();
     }
     Slot& slot_of(std::uint64_t number) { return slots_[place_of(number)]; }
     void read(std::uint64_t number) {
         if constexpr (Check::ok())
-            for (detail::LoaderPart const& part : parts_)
-                for (std::size_t i = 0; i < part.samples.count; ++i)
-                    read(part, slot_of(number), number, part.samples.first + i);
+            for (detail::LoaderPart const& part : parts_) {
+                SampleRange const own = part.of(samples(number));
+                for (std::size_t i = 0; i < own.count; ++i)
+                    read(part, slot_of(number), number, own.first + i);
+            }
     }
     void read(detail::LoaderPart const& part, Slot& slot, std::uint64_t number, std::size_t place) {
         std::uint64_t const from = sample(number, place);
@@ -192,8 +214,9 @@ template <class Train, class Source> class Loader {
     void read_ahead() {
         std::unique_lock lock(mutex_);
         for (;;) {
-            changed_.wait(lock,
-                          [&] { return stops_ || (!error_ && read_ < next_ + options_.ahead); });
+            changed_.wait(lock, [&] {
+                return stops_ || (!error_ && read_ < next_ + options_.ahead && is_there(read_));
+            });
             if (stops_) return;
             std::uint64_t const number = read_;
             reads_ = true;
@@ -214,6 +237,7 @@ template <class Train, class Source> class Loader {
 
     Source source_;
     LoaderOptions const options_;
+    bool const once_;
     std::exception_ptr error_; // of reading the mini-batch read_; at first of asking for the size
     std::size_t const samples_;
     std::uint64_t const size_;
@@ -228,5 +252,39 @@ template <class Train, class Source> class Loader {
     bool told_ = false; // whether the caller knows of error_, and has not asked again
     std::thread thread_;
 };
+
+/// The mean loss over all samples of a source, see Loader, in its order: bit by bit what
+/// train.evaluate() says of all of them at once, of which no more are in memory than mini-batches
+/// `ahead`, which a thread reads, and one. As there, several ranks call it together, and each reads
+/// what its devices need. Throws what a Loader throws, what evaluate() throws, and what the source
+/// throws; other ranks, on hosts, then throw that this one has refused.
+template <class Train, class Source>
+typename Train::Result evaluate(Train& train, Source source, std::size_t ahead = 2) {
+    using Loading = Loader<Train, Source>;
+    Loading loader(train, std::move(source), {.shuffled = false, .ahead = ahead}, true);
+    constexpr std::size_t metrics = detail::metric_count<typename Train::Result>;
+    using Sums = std::array<double, 3 + metrics>;
+    Sums total{};
+    for (std::uint64_t n = 0; loader.is_there(n); ++n) {
+        std::optional<typename Loading::Loaded> part;
+        std::exception_ptr error;
+        try {
+            part.emplace(loader.next());
+        } catch (...) {
+            error = std::current_exception();
+        }
+        detail::MachineAccess::together(train, [&](auto& machine, bool first) {
+            detail::or_refuse(machine, [&] {
+                if (error) std::rethrow_exception(error);
+            });
+            Sums unheard{};
+            machine.engine().evaluate_part(
+                part->inputs.tensors(), part->targets.tensors(),
+                {static_cast<std::size_t>(n * loader.samples_), loader.samples(n)},
+                static_cast<std::size_t>(loader.size_), (first ? total : unheard).data());
+        });
+    }
+    return detail::mean<metrics>(total.data());
+}
 
 } // namespace gpipe

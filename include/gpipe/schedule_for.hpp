@@ -255,9 +255,9 @@ template <class Chain, class... Policies> struct PartsOf<Training<Chain, Policie
 ///
 /// Steps of GPipe add gradients up in descending order of micro-batches, all others in ascending:
 /// what a training computes may differ in its last bits by what is chosen. Where copies to the host
-/// take time, those between devices take none. Of an optimizer::OneOf that is not given the one
-/// with most states is planned for. Throws std::invalid_argument for options that fit no schedule,
-/// and for numbers of the search that are none.
+/// take time, those between devices take none. An optimizer that is not given is planned with the
+/// most state that it may have: SGD with momentum, say. Throws std::invalid_argument for options
+/// that fit no schedule, and for numbers of the search that are none.
 template <class Train>
 FoundSchedules
 best_schedule_for(typename Train::Options const& options, ScheduleSearch const& search = {},

@@ -140,12 +140,9 @@ class Training : public ConstantPlan<Net, Policies...>,
         std::size_t const samples = checked(inputs, targets, "targets");
         std::array<double, 3 + metrics> total{};
         team_.together(machine_, [&](auto& machine, bool first) {
-            machine.engine().forward(inputs.tensors(), targets.tensors(), samples, true,
-                                     [&](std::span<double const> sums) {
-                                         double* to = total.data();
-                                         for (std::size_t i = 0; i < sums.size() && first; ++i)
-                                             to[i] += sums[i];
-                                     });
+            std::array<double, 3 + metrics> unheard{};
+            machine.engine().forward(inputs.tensors(), targets.tensors(), samples,
+                                     (first ? total : unheard).data());
         });
         return detail::mean<metrics>(total.data());
     }
@@ -154,8 +151,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     void predict(Batch<Input> inputs, Batch<typename Net::Output, true> outputs) {
         std::size_t const samples = checked(inputs, outputs, "outputs");
         team_.together(machine_, [&](auto& machine, bool) {
-            machine.engine().forward(inputs.tensors(), outputs.tensors(), samples, false,
-                                     [](std::span<double const>) {});
+            machine.engine().forward(inputs.tensors(), outputs.tensors(), samples, nullptr);
         });
     }
 
@@ -234,12 +230,15 @@ class Training : public ConstantPlan<Net, Policies...>,
 
     explicit Training(detail::Refused); // never
 
+    void check_rates() const {
+        detail::check_rates<OptimizerFunctor>(&optimizer_, machine_.model().states);
+    }
     template <class... Stream>
     Pending started(Batch<Input> const& inputs, Batch<Target> const& targets, Stream... stream) {
         Pending pending(machine_.engine());
         std::size_t const samples = checked_step(inputs, targets);
         if constexpr (!joins_ranks<Device> || calls_enqueue<Device>) // else they do so together
-            detail::check_rates<OptimizerFunctor>(&optimizer_);
+            check_rates();
         team_.start_together(machine_, [&](Machine<Device>& machine, bool first) {
             auto const start = [&](StepOutcome* outcome) {
                 machine.engine().start(inputs.tensors(), targets.tensors(), samples, &optimizer_,
@@ -257,7 +256,7 @@ class Training : public ConstantPlan<Net, Policies...>,
             std::size_t const samples = detail::checked_batch(inputs, targets, "targets");
             check_room(samples, machine_.all_samples());
             if (joins_ranks<Device> && !machine_.engine().runs().all_ended())
-                detail::check_rates<OptimizerFunctor>(&optimizer_); // else they do so together
+                check_rates(); // else they do so together
             if constexpr (requires { optimizer_.chosen_name(); })
                 check_optimizer(optimizer_.chosen_name(), planned_optimizer_);
             if constexpr (requires { optimizer_.check_layers(Net::size); })

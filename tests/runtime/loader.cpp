@@ -441,3 +441,157 @@ TEST_CASE("sources without samples, and too large mini-batches, are refused") {
                              "gpipe: a Loader is to go on where nobody can count to",
                              std::invalid_argument);
 }
+
+namespace {
+
+// A loss with a metric, and weights by the sample's place in the call.
+struct Weighted {
+    using Target = gpipe::Tensor<float, 1>;
+    gpipe::LossValue<1> operator()(auto& ctx, auto y, auto target, auto dy) const {
+        gpipe::LossValue<1> value;
+        for (std::size_t s = 0; s < y.samples(); ++s) {
+            float const weight = 1 + static_cast<float>((ctx.first_sample() + s) % 3);
+            float const distance = y(s, 0) - target(s, 0);
+            value.sum += double(weight) * double(distance) * double(distance);
+            value.weight += double(weight);
+            value.metric[0] += std::abs(double(distance));
+            dy(s, 0) = 2 * weight * distance;
+        }
+        return value;
+    }
+};
+template <class... Policies>
+using Evaluated = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<2>,
+                                  gpipe::Loss<Weighted>, Policies...>;
+
+// All samples of such a source at once.
+struct Whole {
+    std::vector<float> inputs, targets;
+    explicit Whole(std::uint64_t count) {
+        for (std::uint64_t s = 0; s < count; ++s) {
+            inputs.insert(inputs.end(), 3, static_cast<float>(s));
+            targets.push_back(-static_cast<float>(s));
+        }
+    }
+};
+template <class T> void same(T& train, Numbers const& numbers, std::size_t ahead) {
+    Whole const whole(numbers.count);
+    auto const a = train.evaluate(whole.inputs, whole.targets);
+    auto const b = gpipe::evaluate(train, numbers, ahead);
+    CHECK(a.loss == b.loss);
+    CHECK(a.weight == b.weight);
+    CHECK(a.metric[0] == b.metric[0]);
+}
+
+} // namespace
+
+TEST_CASE("a source is evaluated bit by bit as all of its samples at once, each read once") {
+    using One = Evaluated<>;
+    using Some = Evaluated<gpipe::Replicas<gpipe::dynamic>>;
+    One one{{}, {}, {}, options<One>(2)};
+    for (std::size_t const replicas : {1u, 2u, 3u}) {
+        auto o = options<Some>(2);
+        o.replicas = replicas;
+        Some some{{}, {}, gpipe::SGD{1e-6f}, o};
+        Loader loader(some, Numbers{50}, {.batch = 5});
+        for (std::uint64_t const count : {1u, 2u, 5u, 6u, 7u, 12u, 17u, 18u, 19u, 36u, 41u})
+            for (std::size_t const ahead : {0u, 1u, 2u, 9u}) {
+                CAPTURE(replicas);
+                CAPTURE(count);
+                CAPTURE(ahead);
+                Numbers const numbers{count};
+                same(some, numbers, ahead);
+                if (replicas == 1) same(one, {count}, ahead);
+                Samples read = numbers.log->inputs, all(count);
+                std::iota(all.begin(), all.end(), std::uint64_t{0});
+                std::sort(read.begin(), read.end());
+                CHECK(read == all);
+                // Between steps, and nothing that is loaded for these is lost.
+                std::uint64_t const before = loader.position();
+                auto const batch = loader.next();
+                CHECK(batch.number == before);
+                some.step(batch.inputs, batch.targets);
+            }
+    }
+}
+
+TEST_CASE("ranks evaluate a source together, each reads its part of what it needs") {
+    using T = Evaluated<toy::Wired, gpipe::Replicas<gpipe::dynamic>>;
+    for (std::size_t const replicas : {1u, 2u}) {
+        std::vector<std::size_t> const devices(3 * replicas, 1);
+        auto crew = toy::Crew<T>(devices, false, 1, [&](std::size_t, toy::Rank::Options device) {
+            auto o = options<T>(3);
+            o.replicas = replicas;
+            o.device = device;
+            return std::make_unique<T>(Net{}, Weighted{}, gpipe::SGD{1e-6f}, o);
+        });
+        for (std::uint64_t const count : {1u, 13u, 24u, 31u}) {
+            std::vector<Numbers> numbers;
+            for (std::size_t r = 0; r < devices.size(); ++r) numbers.push_back({count});
+            crew.each([&](std::size_t r) { same(crew[r], numbers[r], r % 2); });
+            crew.rethrow();
+            std::size_t const most = 6 * replicas;
+            for (std::size_t r = 0; r < devices.size(); ++r) {
+                CAPTURE(r);
+                Samples expected;
+                for (std::uint64_t first = 0; first < count; first += most) {
+                    auto const part =
+                        gpipe::Split(std::min<std::size_t>(most, count - first), replicas)[r / 3];
+                    for (std::size_t i = 0; i < part.count; ++i)
+                        expected.push_back(first + part.first + i);
+                }
+                CHECK(numbers[r].log->inputs == (r % 3 == 0 ? expected : Samples{}));
+                CHECK(numbers[r].log->targets == (r % 3 == 2 ? expected : Samples{}));
+            }
+        }
+    }
+}
+
+TEST_CASE("what a source throws while it is evaluated leaves on all ranks, which then train on") {
+    for (std::size_t const ahead : {0u, 2u}) {
+        using One = Evaluated<>;
+        One one{{}, {}, {}, options<One>(2)};
+        Numbers numbers{40};
+        numbers.log->throws_at = 15;
+        CHECK_THROWS_WITH_AS(gpipe::evaluate(one, numbers, ahead), "no such file",
+                             std::runtime_error);
+        CHECK_THROWS_WITH_AS(gpipe::evaluate(one, Numbers{0}, ahead),
+                             "gpipe: there are no samples to load", std::invalid_argument);
+        numbers.log->throws_at = ~std::uint64_t{0};
+        same(one, numbers, ahead);
+
+        using T = Evaluated<toy::Wired>;
+        auto crew = toy::Crew<T>({1, 1, 1}, false, 1, [&](std::size_t, toy::Rank::Options device) {
+            auto o = options<T>(3);
+            o.device = device;
+            return std::make_unique<T>(Net{}, Weighted{}, gpipe::SGD{1e-6f}, o);
+        });
+        crew.each([&](std::size_t r) {
+            Numbers own{40};
+            if (r == 0) own.log->throws_at = 15;
+            gpipe::evaluate(crew[r], own, ahead);
+        });
+        for (std::size_t r : {0, 1, 2}) REQUIRE(crew.errors[r]);
+        CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[0]), "no such file",
+                             std::runtime_error);
+        for (std::size_t r : {1, 2})
+            CHECK_THROWS_WITH(std::rethrow_exception(crew.errors[r]),
+                              doctest::Contains("rank 0 is told to do what it refuses"));
+        // One that reads nothing has to know how many there are, too.
+        crew.each(
+            [&](std::size_t r) { gpipe::evaluate(crew[r], Numbers{r == 1 ? 41u : 40u}, ahead); });
+        for (std::size_t r : {0, 1, 2}) {
+            REQUIRE(crew.errors[r]);
+            CHECK_THROWS_WITH(std::rethrow_exception(crew.errors[r]),
+                              doctest::Contains("rank 1 has a Loader of another source"));
+        }
+        crew.each([&](std::size_t r) {
+            same(crew[r], Numbers{40}, ahead);
+            Loader loader(crew[r], Numbers{40});
+            auto const batch = loader.next();
+            crew[r].step(batch.inputs, batch.targets);
+            CHECK(crew[r].steps() == 1);
+        });
+        crew.rethrow();
+    }
+}

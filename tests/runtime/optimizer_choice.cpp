@@ -1,5 +1,6 @@
 // An optimizer that is chosen at construction trains bit by bit as the same one in the type.
 #include <support/net.hpp>
+#include <support/ranks.hpp>
 
 #include <gpipe/optimizer/optimizer_catalogue.hpp>
 
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -67,7 +69,7 @@ template <class O, class Device, class... More> struct Trained {
         : train(toy::make_net<float>(watch), {}, optimizer, {.samples = 9, .seed = 3}) {
         for (std::uint32_t step = 0; step < 6; ++step) {
             if (step == 3) {
-                if constexpr (requires { train.optimizer().chosen_states(); })
+                if constexpr (requires { train.optimizer().chosen_name(); })
                     train.optimizer().visit([&](auto& o) { o.learning_rate = rate_at_the_end; });
                 else
                     train.optimizer().learning_rate = rate_at_the_end;
@@ -106,7 +108,9 @@ template <class Device, class... More> void check_all() {
         CHECK(chosen.train.used_bytes() == chosen.train.planned_bytes());
     };
     check(gpipe::SGD{1e-2f, 0.9f, 1e-2f});
+    check(gpipe::SGD{1e-2f});
     check(gpipe::RMSProp{.momentum = 0.5f});
+    check(gpipe::RMSProp{});
     check(gpipe::Adam{.weight_decay = 1e-2f});
     check(gpipe::AdamW{});
     check(Lion{});
@@ -167,4 +171,147 @@ TEST_CASE("a training refuses an optimizer that its state was not planned for") 
     train.optimizer() = gpipe::Adam{};
     train.step(data.inputs, data.targets);
     CHECK(train.steps() == 7);
+}
+
+namespace {
+
+// What SGD does without momentum, in an optimizer that has no state.
+template <class Device, class... More> void keeps_nothing() {
+    Trained<gpipe::SGD, Device, More...> sgd({}, 3e-3f);
+    Trained<Plain, Device, More...> plain({}, 3e-3f);
+    CHECK(sgd.losses == plain.losses);
+    CHECK(sgd.parameters() == plain.parameters());
+    CHECK(sgd.train.planned_bytes() == plain.train.planned_bytes());
+    CHECK(sgd.train.used_bytes() == sgd.train.planned_bytes());
+    Trained<gpipe::SGD, Device, More...> moved({.momentum = 0.5f}, 3e-3f);
+    Trained<gpipe::RMSProp, Device, More...> root({}, 3e-3f), both({.momentum = 0.5f}, 3e-3f);
+    for (std::size_t d = 0; d < 3; ++d) {
+        std::size_t const one = moved.train.plan().devices[d].optimizer;
+        CHECK(one > 0);
+        CHECK(sgd.train.plan().devices[d].optimizer == 0);
+        CHECK(root.train.plan().devices[d].optimizer == one);
+        CHECK(both.train.plan().devices[d].optimizer == 2 * one);
+    }
+    // gradients() are means, whatever is planned in place of a state.
+    toy::Data<float> const data(9, 7);
+    for (float const decay : {0.0f, 0.5f}) {
+        sgd.train.optimizer().weight_decay = plain.train.optimizer().learning_rate = 0;
+        sgd.train.optimizer().learning_rate = 0;
+        sgd.train.optimizer().weight_decay = decay;
+        sgd.train.step(data.inputs, data.targets);
+        plain.train.step(data.inputs, data.targets);
+        std::vector<float> own(plain.parameters().size()), other = own;
+        for (std::size_t layer = 0; layer < toy::layers<float>; ++layer)
+            for (std::size_t t = 0; t < sgd.train.tensors(layer); ++t) {
+                std::size_t const n =
+                    toy::Net<float>::leaf_info[layer].parameters.bytes[t] / sizeof(float);
+                own.resize(n), other.resize(n);
+                sgd.train.template read_gradient<float>(layer, t, own);
+                plain.train.template read_gradient<float>(layer, t, other);
+                CHECK(own == other);
+            }
+    }
+}
+
+// The momentum of one that was made without.
+template <class O, class Device, class... More>
+void refuses_momentum(O optimizer, std::string const& wants) {
+    Trained<O, Device, More...> trained(optimizer, 1e-3f);
+    auto& train = trained.train;
+    auto const before = trained.parameters();
+    toy::Data<float> const data(9, 1);
+    auto const set = [&](float momentum) {
+        if constexpr (requires { train.optimizer().visit([](auto&) {}); })
+            train.optimizer().visit([&](auto& o) {
+                if constexpr (requires { o.momentum; }) o.momentum = momentum;
+            });
+        else
+            train.optimizer().momentum = momentum;
+    };
+    set(0.5f);
+    CHECK_THROWS_WITH_AS(
+        train.step(data.inputs, data.targets),
+        ("gpipe: " + wants + ": a Training that is to have momentum later has to be made with some")
+            .c_str(),
+        std::invalid_argument);
+    CHECK(train.steps() == 6);
+    CHECK(trained.parameters() == before);
+    set(0);
+    train.step(data.inputs, data.targets);
+    CHECK(train.steps() == 7);
+}
+template <class Device, class... More> void refuses_momentum() {
+    std::string const of_sgd = "gpipe::SGD wants more state (1) than was planned (0)",
+                      of_root = "gpipe::RMSProp wants more state (2) than was planned (1)";
+    refuses_momentum<gpipe::SGD, Device, More...>({}, of_sgd);
+    refuses_momentum<gpipe::RMSProp, Device, More...>({}, of_root);
+    refuses_momentum<gpipe::Grouped<gpipe::SGD>, Device, More...>({}, of_sgd);
+    refuses_momentum<Choice, Device, More...>(gpipe::SGD{}, of_sgd);
+    refuses_momentum<Choice, Device, More...>(gpipe::RMSProp{}, of_root);
+}
+
+} // namespace
+
+TEST_CASE("without momentum no velocity is planned, and the bits are those without any") {
+    SUBCASE("on the host") { keeps_nothing<Host>(); }
+    SUBCASE("on the host, updated at once") { keeps_nothing<Host, gpipe::update::Immediate>(); }
+    SUBCASE("on a device with memory of its own") { keeps_nothing<Remote>(); }
+}
+
+TEST_CASE("momentum that was not planned is refused before the step") {
+    SUBCASE("on the host") { refuses_momentum<Host>(); }
+    SUBCASE("on the host, updated at once") { refuses_momentum<Host, gpipe::update::Immediate>(); }
+    SUBCASE("on a device with memory of its own") { refuses_momentum<Remote>(); }
+}
+
+TEST_CASE("ranks refuse momentum that was not planned together, whoever is given it") {
+    using T = Train<gpipe::SGD, Host, toy::Wired>;
+    std::vector<toy::Watch> watches(3);
+    auto crew = toy::Crew<T>({1, 1, 1}, false, 1, [&](std::size_t r, toy::Rank::Options device) {
+        T::Options options;
+        options.samples = 9;
+        options.device = device;
+        return std::make_unique<T>(toy::make_net<float>(watches[r]), toy::MeanSquare<float, 3>{},
+                                   gpipe::SGD{}, options);
+    });
+    toy::Data<float> const data(9, 1);
+    for (std::size_t const given : {0u, 1u, 2u, 3u}) {
+        crew.each([&](std::size_t r) {
+            crew[r].optimizer().momentum = given == 3 || given == r ? 0.5f : 0.0f;
+            crew[r].step(data.inputs, data.targets);
+        });
+        for (std::size_t r = 0; r < 3; ++r) {
+            CAPTURE(r);
+            REQUIRE(crew.errors[r]);
+            CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[r]),
+                                 doctest::Contains(given == 3
+                                                       ? "gpipe::SGD wants more state (1) than was"
+                                                       : "all have to be told the same"),
+                                 std::invalid_argument);
+        }
+    }
+    crew.each([&](std::size_t r) {
+        crew[r].optimizer().momentum = 0;
+        crew[r].step(data.inputs, data.targets);
+        CHECK(crew[r].steps() == 1);
+    });
+    crew.rethrow();
+}
+
+TEST_CASE("momentum may rest: what there was stays for when it comes back") {
+    Trained<gpipe::SGD, Host> trained({.learning_rate = 1e-2f, .momentum = 0.5f}, 1e-3f);
+    auto& train = trained.train;
+    toy::Data<float> const data(9, 1);
+    std::vector<float> before(toy::Net<float>::leaf_info[0].parameters.bytes[0] / sizeof(float)),
+        after = before;
+    train.read_optimizer_state<float>(0, 0, 0, before);
+    train.optimizer().momentum = 0;
+    train.step(data.inputs, data.targets);
+    train.read_optimizer_state<float>(0, 0, 0, after);
+    CHECK(after == before);
+    CHECK(std::any_of(after.begin(), after.end(), [](float v) { return v != 0; }));
+    train.optimizer().momentum = 0.5f;
+    train.step(data.inputs, data.targets);
+    train.read_optimizer_state<float>(0, 0, 0, after);
+    CHECK(after != before);
 }

@@ -167,17 +167,21 @@ TEST_CASE("the decay of doubles is theirs, however small it is") {
     }
 }
 
-TEST_CASE_TEMPLATE("what no momentum keeps does not come back, infinite or not", T, float, double) {
+TEST_CASE_TEMPLATE("without momentum the velocity is neither read nor written", T, float, double) {
     T const infinite = std::numeric_limits<T>::infinity();
     T p = 1, square = 0, step = 0;
     for (bool const nesterov : {false, true}) {
         gpipe::SGD const sgd{.learning_rate = 0.5f, .nesterov = nesterov};
         sgd.rule<T>({1})(p = 1, 0.25, step = infinite);
         CHECK(p == T(0.875));
+        CHECK(step == infinite);
+        CHECK(sgd.chosen_states() == 0);
     }
     gpipe::RMSProp{.learning_rate = 0.5f, .alpha = 0, .epsilon = 0}.rule<T>({1})(p, 0.25, square,
                                                                                  step = infinite);
     CHECK(p == T(0.375));
+    CHECK(step == infinite);
+    CHECK(gpipe::RMSProp{}.chosen_states() == 1);
 }
 
 TEST_CASE("a tensor takes its share of the weight decay") {
@@ -263,7 +267,7 @@ TEST_CASE_TEMPLATE("with a rate of 0 parameters keep every bit, and the state go
     };
     for (float const decay : {0.0f, 0.25f}) {
         rests(Decay<SGD, false>{{.momentum = 0.5f, .weight_decay = decay}});
-        rests(Decay<RMSProp, false>{{.epsilon = 0, .weight_decay = decay}});
+        rests(Decay<RMSProp, false>{{.momentum = 0.5f, .epsilon = 0, .weight_decay = decay}});
         rests(Decay<Adam, false>{{.epsilon = 0, .weight_decay = decay}});
         rests(Decay<AdamW, true>{{.epsilon = 0, .weight_decay = decay}});
     }

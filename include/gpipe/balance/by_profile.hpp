@@ -53,8 +53,9 @@ GPIPE_INLINE std::vector<std::size_t> by_time(ProfileView const& profile, std::s
 
 /// How by_size() weighs.
 struct SizeOptions {
-    /// How many times its bytes a parameter takes, with its gradient and optimizer state: 3 for
-    /// SGD, 4 for RMSProp, Adam and AdamW; 2, as torchgpipe has it, for an optimizer without state.
+    /// How many times its bytes a parameter takes, with its gradient and optimizer state: 2, as
+    /// torchgpipe has it, for an optimizer without state, such as SGD without momentum; 3 for SGD
+    /// with momentum, and for RMSProp without; 4 for Adam and AdamW.
     double param_scale = 2;
 };
 /// The same by the bytes of each layer: its output and what it saves, of a micro-batch, and its

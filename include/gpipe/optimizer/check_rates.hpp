@@ -4,8 +4,11 @@
 #include <gpipe/optimizer/groups.hpp>
 #include <gpipe/optimizer/hooked.hpp>
 
+#include <cstddef>
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace gpipe::detail {
@@ -19,7 +22,7 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
         each_rate(static_cast<typename O::grouped const&>(optimizer), f);
     } else if constexpr (requires { typename O::hooked; }) {
         each_rate(static_cast<typename O::hooked const&>(optimizer), f);
-    } else if constexpr (requires { optimizer.chosen_states(); }) {
+    } else if constexpr (requires { optimizer.chosen_name(); }) {
         optimizer.visit([&](auto const& chosen) { each_rate(chosen, f); });
     } else {
         if constexpr (requires { double{optimizer.learning_rate}; })
@@ -60,9 +63,21 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
     throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, and has to be finite",
                                        name, rate);
 }
-// Throws std::invalid_argument where one is not finite, or not within its bounds.
-template <class O> void check_rates(void const* optimizer) {
-    each_rate(*static_cast<O const*>(optimizer), &check_rate);
+[[gnu::cold]] GPIPE_INLINE void refuse_states(std::string_view name, std::size_t states,
+                                              std::size_t planned) {
+    throw_error<std::invalid_argument>(
+        "gpipe: %s wants more state (%zu) than was planned (%zu): a Training that is to have "
+        "momentum later has to be made with some",
+        std::string(name).c_str(), states, planned);
+}
+// Throws std::invalid_argument where one is not finite, or not within its bounds, or wants state
+// that was not planned.
+template <class O> void check_rates(void const* optimizer, std::size_t planned_states) {
+    O const& own = *static_cast<O const*>(optimizer);
+    each_rate(own, &check_rate);
+    if constexpr (requires { own.chosen_states(); })
+        if (own.chosen_states() > planned_states)
+            refuse_states(chosen_name(own), own.chosen_states(), planned_states);
 }
 
 } // namespace gpipe::detail

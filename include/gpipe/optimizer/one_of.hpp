@@ -96,6 +96,9 @@ template <class... Os> class OneOf {
     void choose_most() {
         constexpr std::size_t each[] = {Os::states...};
         chosen_ = static_cast<std::size_t>(std::find(each, each + sizeof...(Os), states) - each);
+        visit([](auto& chosen) {
+            if constexpr (requires { chosen.choose_most(); }) chosen.choose_most();
+        });
     }
     /// Calls f with the chosen optimizer, e.g. to set its learning rate.
     template <class F> void visit(F&& f) { visit_in(*this, f, Indices{}); }
@@ -103,8 +106,9 @@ template <class... Os> class OneOf {
     template <class F> void visit(F&& f) const { visit_in(*this, f, Indices{}); }
     /// Of the chosen one: how many arrays of state it has.
     std::size_t chosen_states() const {
-        constexpr std::size_t each[] = {Os::states...};
-        return each[chosen_];
+        std::size_t result = 0;
+        visit([&](auto const& chosen) { result = states_of(chosen); });
+        return result;
     }
     /// The name of its type.
     std::string_view chosen_name() const {

@@ -133,9 +133,12 @@ void apply_to_all(O const& optimizer, UpdateContext context,
 /// const`, a Training calls that when it is made and before every step, with its number of layers,
 /// and `void check_tensors(std::span<UpdateContext const>) const` when it is made, with what an
 /// update will be told of each parameter tensor, frozen ones too, as far as it is known: they may
-/// throw. Members that are called learning_rate, weight_decay, momentum, alpha, epsilon, beta1 and
-/// beta2 have to be finite before every step, the last three at least 0 and betas less than 1. Of
-/// the others any sign will do: with a negative rate a loss is climbed.
+/// throw. If it has `std::size_t chosen_states() const`, a Training plans only so many of its
+/// states, the first ones: as many as that says when it is made; later it may want fewer, not more.
+/// The others are not its own: it neither reads nor writes them. Members that are called
+/// learning_rate, weight_decay, momentum, alpha, epsilon, beta1 and beta2 have to be finite before
+/// every step, the last three at least 0 and betas less than 1. Of the others any sign will do:
+/// with a negative rate a loss is climbed.
 template <class O>
 concept OptimizerFunctor = std::copyable<O> && requires {
     std::integral_constant<std::size_t, O::states>{};

@@ -18,7 +18,7 @@ namespace gpipe::optimizer {
 template <class Choice = Dynamic> Registry<Choice> optimizers() {
     constexpr auto made = []<class O>(O) { return +[](Numbers const&) -> Choice { return O{}; }; };
     Named<Choice> const all[] = {
-        {"sgd", "stochastic gradient descent, with momentum", made(SGD{})},
+        {"sgd", "stochastic gradient descent", made(SGD{})},
         {"rmsprop", "gradients over the root of their mean square", made(RMSProp{})},
         {"adam", "the same with momentum and bias correction", made(Adam{})},
         {"adamw", "Adam whose weight decay is apart from the gradient", made(AdamW{})}};

@@ -77,23 +77,13 @@ template <DeviceRuntime Device> class Engine {
     /// The loss's numbers; throws as start().
     std::span<double const> gradients(Pointers inputs, Pointers targets, std::size_t samples,
                                       void const* optimizer);
-    /// Forward only, over any number of samples. Either the loss is measured and add(sums) called
-    /// for each part of a mini-batch's samples, or the outputs are written to `others`.
-    template <class Add>
-    void forward(Pointers inputs, Pointers others, std::size_t samples, bool measures, Add add) {
-        detail::OneCaller::Call const call(caller_);
-        finish_all();
-        if (!measures) await_writers(others);
-        std::size_t const most = planned_.samples * planned_.ranks.replicas;
-        for (std::size_t first = 0; first < samples; first += most) {
-            std::size_t const count = std::min(most, samples - first);
-            SampleRange const part = planned_.own_part(count);
-            batches_[0].take(inputs, others, first + part.first, part.count, measures, 0);
-            run(lane_plan().forward, {seed_, steps_, nullptr, measures, count, part, 0, true, first,
-                                      true, samples - first - count});
-            if (measures) add(runs_.totals(0));
-        }
-    }
+    /// Forward only, over any number of samples. Either the loss is measured, and its numbers over
+    /// each part of a mini-batch's samples are added to `totals`, or, without, outputs are written
+    /// to `others`.
+    void forward(Pointers inputs, Pointers others, std::size_t samples, double* totals);
+    /// A part of so many samples by itself, at most a mini-batch, which the arrays begin with.
+    void evaluate_part(Pointers inputs, Pointers targets, SampleRange part, std::size_t samples,
+                       double* totals);
     /// Forgets what steps were kept as: layers, or the loss, are others now.
     void forget_steps() {
         finish();
@@ -230,6 +220,9 @@ template <DeviceRuntime Device> class Engine {
                    ? arguments.updates
                    : batches_[arguments.slot].stages_outputs() && arguments.before == 0;
     }
+    // A part whose first sample is the arrays' number `at`.
+    void forward_part(Pointers inputs, Pointers others, std::size_t at, SampleRange part,
+                      std::size_t samples, double* totals);
     // From beginning to end.
     void run(StepTable const& table, RunArguments const& arguments) {
         submit(table, arguments);

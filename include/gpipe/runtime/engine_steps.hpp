@@ -190,6 +190,38 @@ std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targ
     return runs_.totals(0);
 }
 
+template <DeviceRuntime Device>
+void Engine<Device>::forward(Pointers inputs, Pointers others, std::size_t samples,
+                             double* totals) {
+    detail::OneCaller::Call const call(caller_);
+    finish_all();
+    if (!totals) await_writers(others);
+    std::size_t const most = planned_.samples * planned_.ranks.replicas;
+    for (std::size_t first = 0; first < samples; first += most)
+        forward_part(inputs, others, first, {first, std::min(most, samples - first)}, samples,
+                     totals);
+}
+
+template <DeviceRuntime Device>
+void Engine<Device>::evaluate_part(Pointers inputs, Pointers targets, SampleRange part,
+                                   std::size_t samples, double* totals) {
+    detail::OneCaller::Call const call(caller_);
+    finish_all();
+    forward_part(inputs, targets, 0, part, samples, totals);
+}
+
+template <DeviceRuntime Device>
+void Engine<Device>::forward_part(Pointers inputs, Pointers others, std::size_t at,
+                                  SampleRange part, std::size_t samples, double* totals) {
+    SampleRange const own = planned_.own_part(part.count);
+    bool const measures = totals != nullptr;
+    batches_[0].take(inputs, others, at + own.first, own.count, measures, 0);
+    run(lane_plan().forward, {seed_, steps_, nullptr, measures, part.count, own, 0, true,
+                              part.first, true, samples - part.first - part.count});
+    if (!measures) return;
+    for (double const sum : runs_.totals(0)) *totals++ += sum;
+}
+
 GPIPE_INSTANTIATE(class Engine<device::Host>);
 
 } // namespace gpipe

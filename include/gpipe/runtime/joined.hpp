@@ -140,7 +140,8 @@ class Joined : public Inner {
                   MiniBatch const& batch) const {
         detail::RankCall const call(arguments, batch, tables.model->told_rates);
         detail::agree_on(*transport_, tables, call);
-        if (call.kind == detail::RankCall::trains) tables.model->check_rates(arguments.optimizer);
+        if (call.kind == detail::RankCall::trains)
+            tables.model->check_rates(arguments.optimizer, tables.model->states);
     }
     void agree_on(Tables const& tables, std::uint64_t kind) const {
         detail::agree_on(*transport_, tables, detail::RankCall(kind));

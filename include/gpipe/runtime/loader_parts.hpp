@@ -25,12 +25,10 @@ template <class Group> struct LoaderTensors;
 // Of a mini-batch: memory that costs nothing where nobody writes.
 template <class... Ts> struct LoaderTensors<Tensors<Ts...>> {
     std::tuple<std::unique_ptr<typename Ts::Element[]>...> arrays;
-    std::size_t samples;
 
-    explicit LoaderTensors(std::size_t count)
+    explicit LoaderTensors(std::size_t samples)
         : arrays(std::unique_ptr<typename Ts::Element[]>(
-              new typename Ts::Element[checked_product(count, Ts::size)])...),
-          samples(count) {}
+              new typename Ts::Element[checked_product(samples, Ts::size)])...) {}
     // read(span of each tensor) for a sample.
     template <class Read> void fill(std::size_t sample, Read read) {
         std::apply(
@@ -40,11 +38,11 @@ template <class... Ts> struct LoaderTensors<Tensors<Ts...>> {
             },
             arrays);
     }
-    template <class Batch> Batch batch() const {
+    template <class Batch> Batch batch(std::size_t first_samples) const {
         return std::apply(
             [&](auto const&... array) {
-                return Batch(
-                    std::span<typename Ts::Element const>(array.get(), samples * Ts::size)...);
+                return Batch(std::span<typename Ts::Element const>(array.get(),
+                                                                   first_samples * Ts::size)...);
             },
             arrays);
     }
@@ -79,10 +77,13 @@ struct CheckSource<Source, Tensors<Is...>, Tensors<Ts...>> {
     }
 };
 
-// Which samples of a mini-batch are read in this process, and what of them.
+// The samples of which replica are read in this process, and what of them.
 struct LoaderPart {
-    SampleRange samples;
+    std::size_t replica, replicas;
     bool inputs, targets;
+
+    // Of so many of a mini-batch.
+    SampleRange of(std::size_t samples) const { return Split(samples, replicas)[replica]; }
 };
 template <class Machine> bool reads_sides(Machine const& machine) {
     for (std::size_t i = 0; i < machine.model().infos.size(); ++i)
@@ -91,10 +92,11 @@ template <class Machine> bool reads_sides(Machine const& machine) {
     return false;
 }
 // Throws what was wrong with what the Loader was told, which other ranks then hear of. `what`: a
-// number for all that says which samples a mini-batch has.
+// number for all that says which samples a mini-batch has; `all_count`: those that read nothing
+// have to have the same.
 template <class Train>
 std::vector<LoaderPart> loader_parts(Train& train, std::exception_ptr const& wrong,
-                                     std::size_t batch, std::uint64_t what) {
+                                     std::uint64_t what, bool all_count) {
     std::vector<LoaderPart> parts;
     std::mutex mutex; // replicas of one process do this at once
     MachineAccess::together(train, [&](auto& machine, bool) {
@@ -104,12 +106,12 @@ std::vector<LoaderPart> loader_parts(Train& train, std::exception_ptr const& wro
         machine.begin_together(RankCall::reads);
         Ranks const& ranks = machine.ranks();
         Programs const& programs = machine.programs();
-        LoaderPart const part{Split(batch, ranks.replicas)[ranks.replica],
+        LoaderPart const part{ranks.replica, ranks.replicas,
                               ranks.own(programs.device_of(0)) || reads_sides(machine),
                               ranks.own(programs.device_of(programs.cells() - 1))};
         if constexpr (joins_ranks<std::remove_cvref_t<decltype(machine.device())>>) {
-            // Of those that read: the others need no source.
-            auto const all = machine.gather(part.inputs || part.targets ? what | 1 : 0);
+            bool const compared = all_count || part.inputs || part.targets;
+            auto const all = machine.gather(compared ? what | 1 : 0);
             std::size_t first = 0;
             while (first + 1 < all.size() && !all[first]) ++first;
             for (std::size_t r = first; r < all.size(); ++r)

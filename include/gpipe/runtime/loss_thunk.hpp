@@ -48,6 +48,7 @@ namespace detail {
 
 template <class> inline constexpr std::size_t metric_count = 0;
 template <std::size_t n> inline constexpr std::size_t metric_count<LossValue<n>> = n;
+template <std::size_t n> inline constexpr std::size_t metric_count<StepResult<n>> = n;
 
 /// Whether Loss returns its value; else it has work write that, some time.
 template <class Loss, class Net>

@@ -118,9 +118,10 @@ struct Model {
     GroupSizes targets;                     ///< of the loss, or outputs that are staged
     std::size_t optimizer_bytes = 0;        ///< of the functor itself
     ToldRatesFunction told_rates = nullptr; ///< likewise
-    void (*check_rates)(void const* optimizer) = nullptr; ///< throws where one is not finite
-    ConstantNeeds loss_constants;                         ///< that the loss declares
-    StepConstants constants;                              ///< as the caller sets them
+    /// Throws where one is not finite, or wants other state.
+    void (*check_rates)(void const* optimizer, std::size_t planned_states) = nullptr;
+    ConstantNeeds loss_constants; ///< that the loss declares
+    StepConstants constants;      ///< as the caller sets them
 };
 
 } // namespace gpipe
