@@ -292,8 +292,8 @@ TEST_CASE("who refuses a step while another is under way is lost to the others, 
     auto all = watched(watch, {1, 1}, false);
     std::vector<std::string> words(2);
     all.each([&](std::size_t r) {
-        auto one = all[r].start(data.inputs, data.targets);
-        words[r] = thrown_by([&] {
+        words[r] = thrown_by([&] { // the first, too, if the other has not begun it
+            auto one = all[r].start(data.inputs, data.targets);
             auto const& given = r == 0 ? none : data;
             auto two = all[r].start(given.inputs, given.targets);
             one.result();

@@ -33,7 +33,8 @@ std::uintptr_t new_handle() { return handles += 0x40; }
 World::World(Options const& made_with)
     : options(made_with), epoch(++epochs), chance(made_with.seed),
       allocated(static_cast<std::size_t>(made_with.devices)),
-      device_clocks(static_cast<std::size_t>(made_with.devices)) {
+      device_clocks(static_cast<std::size_t>(made_with.devices)),
+      device_ends(static_cast<std::size_t>(made_with.devices)) {
     watch_crashes(options.protects);
 }
 

@@ -47,6 +47,14 @@ std::size_t progress(std::size_t pieces) {
     });
 }
 
+double time() {
+    return locked(
+        [](World& w) { return *std::max_element(w.device_ends.begin(), w.device_ends.end()); });
+}
+double enqueued() {
+    return locked([](World& w) { return w.thread().enqueued; });
+}
+
 void host_reads(void const* data, std::size_t bytes) {
     locked([&](World& w) { w.host_accesses({data, bytes}, false); });
 }

@@ -51,6 +51,7 @@ cudaError_t copy(World& w, Stream& s, void* to, void const* from, std::size_t by
         };
     }
     if (target) work.writes.push_back({to, bytes});
+    work.lasts = w.lasts(work, "");
     for (Allocation const* a : {target, source})
         if (a && a->device >= 0 && a->device != s.device && !w.peers.count({s.device, a->device}))
             w.note(" through the host");
@@ -145,6 +146,7 @@ cudaError_t launch(cudaStream_t stream, std::function<void()> work, std::vector<
         enqueued.run = std::move(work);
         enqueued.reads = std::move(reads);
         enqueued.writes = std::move(writes);
+        enqueued.lasts = w.lasts(enqueued, name);
         return w.enqueue(*s, std::move(enqueued));
     });
 }

@@ -10,8 +10,12 @@
 // while its device is the current one; no executable graph is destroyed while it runs; and default
 // streams are used only where a test allows it.
 //
-// Not there: time, priorities (kept, but no work is preferred), managed memory, graphs within
-// graphs, kernels (tests/support/emulation has them). All threads of the host count as one where
+// Time is counted, in units of a test: work begins when all that streams and events have it wait
+// for has ended, and when the thread that has enqueued it had come to that; kernels on several
+// streams of a device do not slow each other down.
+//
+// Not there: priorities (kept, but no work is preferred), managed memory, graphs within graphs,
+// kernels (tests/support/emulation has them). All threads of the host count as one where
 // accesses are ordered (and share cudaStreamPerThread), an error that CUDA cannot recover from ends
 // all devices, and work that is not declared (a function of the host) is not checked.
 
@@ -24,6 +28,13 @@
 #include <vector>
 
 namespace cuda_double {
+
+/// What of a piece of work says how long it takes.
+struct Piece {
+    std::string name{};     ///< of a kernel; else empty
+    int from = -1, to = -1; ///< of a copy or message: devices, -1: the host's memory
+    std::size_t bytes = 0;  ///< likewise
+};
 
 struct Options {
     int devices = 1;
@@ -43,6 +54,8 @@ struct Options {
     std::size_t graph_memory = 0;
     /// Whether default streams may be used; else using one is a fault.
     bool default_streams = false;
+    /// How long kernels, copies and messages take; empty: no time. The rest takes none.
+    std::function<double(Piece const&)> lasts{};
     /// What every call returns where there is no driver or no device; cudaSuccess: there are.
     cudaError_t missing = cudaSuccess;
 };
@@ -74,6 +87,11 @@ cudaError_t launch(cudaStream_t stream, std::function<void()> work, std::vector<
 
 /// Runs up to this many pieces of enqueued work; returns how many there were to run.
 std::size_t progress(std::size_t pieces = SIZE_MAX);
+
+/// When all that has run so far had ended, from 0 on.
+double time();
+/// How long what the calling thread has enqueued, or captured, is to last, all in all.
+double enqueued();
 
 /// Tells the checker that the host accesses memory, between the calls around it.
 void host_reads(void const* data, std::size_t bytes);

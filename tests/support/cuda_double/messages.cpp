@@ -46,6 +46,8 @@ bool World::meet(Node& node) {
     open(copy);
     if (sticky != cudaSuccess) return true;
     std::memcpy(to.data, from.data, std::min(from.bytes, to.bytes));
+    node.begin = other->begin = std::max(node.begin, other->begin);
+    node.work.lasts = other->work.lasts = lasts(copy, "");
     end(*other);
     return true;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
 
 namespace cuda_double::detail {
 
@@ -14,10 +15,12 @@ NodePtr World::add(Work work, std::size_t stream_number, std::size_t chain,
     node->stream = stream_number;
     node->chain = chain;
     node->clock = host;
+    node->begin = thread().now;
     if (node->clock.size() <= chain) node->clock.resize(chain + 1);
     for (NodePtr const& other : after) {
         if (!other) continue;
         join(node->clock, other->clock);
+        node->begin = std::max(node->begin, other->end);
         if (other->done) continue;
         other->successors.push_back(node.get());
         ++node->unmet;
@@ -115,9 +118,14 @@ bool World::run_one() {
 void World::end(Node& node) {
     node.work.run = nullptr;
     node.done = true;
-    for (Node* successor : node.successors)
+    node.end = node.begin + node.work.lasts;
+    double& last = device_ends[static_cast<std::size_t>(node.work.device)];
+    last = std::max(last, node.end);
+    for (Node* successor : node.successors) {
+        successor->begin = std::max(successor->begin, node.end);
         if (--successor->unmet == 0 && sticky == cudaSuccess)
             ready.emplace(std::pair(successor->stream, age++), successor);
+    }
     node.successors.clear();
     pending.erase(&node);
 }
@@ -134,14 +142,36 @@ void World::run_device(int device) {
     };
     while (busy() && run_one()) {
     }
-    if (sticky == cudaSuccess) join(host, device_clocks[static_cast<std::size_t>(device)]);
+    if (sticky != cudaSuccess) return;
+    join(host, device_clocks[static_cast<std::size_t>(device)]);
+    thread().now = std::max(thread().now, device_ends[static_cast<std::size_t>(device)]);
 }
 
 void World::host_waits_for(NodePtr const& node) {
     run_until(node);
     if (node && !node->done && sticky == cudaSuccess)
         fault(describe(log.size() - 1) + " waits for a message, and could never give up");
-    if (node && sticky == cudaSuccess) join(host, node->clock);
+    if (!node || sticky != cudaSuccess) return;
+    join(host, node->clock);
+    thread().now = std::max(thread().now, node->end);
+}
+
+double World::lasts(Work const& work, std::string const& name) {
+    if (!options.lasts) return 0;
+    Piece piece{name};
+    auto const look = [&](std::vector<Range> const& ranges, int& device) {
+        if (ranges.empty()) return;
+        Allocation const* const of = find(ranges[0].data);
+        device = of ? of->device : -1;
+        piece.bytes = ranges[0].bytes;
+    };
+    if (name.empty()) {
+        look(work.reads, piece.from);
+        look(work.writes, piece.to);
+    }
+    double const time = options.lasts(piece);
+    thread().enqueued += time;
+    return time;
 }
 
 // Nothing runs on the devices any more.

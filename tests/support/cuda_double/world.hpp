@@ -47,6 +47,7 @@ struct Work {
     std::vector<Range> reads{};
     std::vector<Range> writes{};
     std::shared_ptr<Message> message{};
+    double lasts = 0;
 };
 
 /// A piece of work that has been enqueued.
@@ -60,6 +61,8 @@ struct Node {
     bool done = false;
     bool came = false; ///< to its message
     std::weak_ptr<Node> partner{};
+    double begin = 0; ///< so far
+    double end = 0;   ///< once it is done
 };
 using NodePtr = std::shared_ptr<Node>;
 
@@ -128,6 +131,8 @@ struct ThreadState {
     int device = 0;
     cudaError_t last = cudaSuccess;
     cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    double now = 0;      ///< when it goes on
+    double enqueued = 0; ///< how long all that lasts
 };
 
 /// What is to go wrong, once: when `count` comes to `at`.
@@ -152,6 +157,7 @@ class World {
     std::vector<NodePtr> before(Stream const& stream);
     bool run_one();
     void end(Node& node);
+    double lasts(Work const& work, std::string const& name);
     void match(NodePtr const& node);
     bool meet(Node& node);
     void drop_messages(std::size_t clique, int rank);
@@ -219,6 +225,7 @@ class World {
     std::map<std::pair<std::size_t, std::size_t>, Node*> ready;    ///< by stream, then age
     std::size_t age = 0;
     std::vector<Clock> device_clocks;
+    std::vector<double> device_ends; ///< when all that has run on it had ended
     Clock host{0};
     std::size_t chains = 1;
     Checker checker;
