@@ -1,5 +1,6 @@
 // memory/: slots, blocks and bytes are constants.
 #include <support/blank_layers.hpp>
+#include <support/lowered.hpp>
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/checkpointing.hpp>
@@ -21,10 +22,10 @@ using gpipe::schedule::GPipe;
 using toy::OneForwardOneBackward;
 
 constexpr gpipe::Pools pools(Programs const& programs, bool gradient = true) {
-    gpipe::Edges edges = gpipe::neighbours(programs.cells());
+    gpipe::Edges edges = toy::neighbours(programs.cells());
     for (std::size_t e = 0; e < edges.size(); ++e) edges[e].gradient = gradient;
-    auto const lowered = gpipe::lower(programs, edges, gpipe::linear_order(programs));
-    auto const operands = find_operands(lowered, gpipe::any_cells(programs.cells()));
+    auto const lowered = toy::lower(programs, edges);
+    auto const operands = find_operands(lowered, toy::any_cells(programs.cells()));
     gpipe::Walk const walk = walk_of(lowered);
     std::size_t const count = gpipe::Pools(edges.size(), programs.cells(), 0).size();
     return assign_slots(walk, lowered, operands, gpipe::HappensBefore(walk, operands),

@@ -1,9 +1,8 @@
 // schedule/ and checkpoint/: bubbles, proofs and peaks are constants.
+#include <support/lowered.hpp>
 #include <support/schedules.hpp>
 
 #include <gpipe/checkpoint/dynamic_policy.hpp>
-#include <gpipe/plan/happens_before.hpp>
-#include <gpipe/plan/lower.hpp>
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/verify.hpp>
@@ -99,7 +98,7 @@ static_assert(gpipe::simulate<std::int64_t>(Always::lower(GPipe::programs(3, 4))
                   .makespan == 4 * 4 + 3 * 2);
 constexpr bool happens() {
     Programs const programs = GPipe::programs(2, 2); // F00 F01 B01 B00, F10 F11 B11 B10
-    gpipe::HappensBefore const before(gpipe::lower(programs));
+    auto const before = toy::happens_before(toy::lower(programs));
     return before(0, 4) && before(4, 2) && !before(1, 4) && !before(4, 1) && !before(0, 0);
 }
 static_assert(happens());
@@ -108,10 +107,10 @@ static_assert(happens());
 // behind each; what a device does keeps its place.
 constexpr gpipe::Lowered lowered(std::size_t k, std::size_t m, gpipe::Link link, bool crosses) {
     Programs const programs = OneForwardOneBackward::programs(k, m);
-    gpipe::Edges edges = gpipe::neighbours(k);
+    gpipe::Edges edges = toy::neighbours(k);
     for (std::size_t e = 0; e < edges.size(); ++e)
         edges[e].link = link, edges[e].gradient = crosses;
-    return gpipe::lower(programs, edges, gpipe::linear_order(programs));
+    return toy::lower(programs, edges);
 }
 static_assert(lowered(3, 4, gpipe::Link::shared, true).programs.size() == 2 * 3 * 4);
 static_assert(lowered(3, 4, gpipe::Link::copied, true).programs.size() == (2 * 3 + 2 * 2) * 4);
@@ -130,7 +129,7 @@ constexpr bool waits_for_its_copy() {
 static_assert(waits_for_its_copy());
 constexpr bool knows_what_copies_imply() {
     gpipe::Lowered const all = lowered(2, 2, gpipe::Link::staged, true);
-    gpipe::HappensBefore const before(all); // F10 needs its input's way, and so F00
+    auto const before = toy::happens_before(all); // F10 needs its input's way, and so F00
     return all.needs[4].size() == 1 && before(0, 4) && !before(4, 0);
 }
 static_assert(knows_what_copies_imply());

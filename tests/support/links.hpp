@@ -1,9 +1,9 @@
 #pragma once
 
+#include "lowered.hpp"
 #include "schedules.hpp"
 
 #include <gpipe/checkpoint/checkpointing.hpp>
-#include <gpipe/plan/lower.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 
 #include <algorithm>
@@ -129,12 +129,12 @@ inline gpipe::Array<bool> crossing_from(std::size_t lowest, std::size_t cells) {
 /// before cell c.
 inline gpipe::Lowered lower(gpipe::Programs const& programs, gpipe::Array<gpipe::Link> const& links,
                             gpipe::Array<bool> const& crosses) {
-    gpipe::Edges edges = gpipe::neighbours(programs.cells());
+    gpipe::Edges edges = neighbours(programs.cells());
     for (std::size_t c = 1; c < programs.cells(); ++c) {
         edges[c - 1].link = links[c];
         edges[c - 1].gradient = crosses[c];
     }
-    return gpipe::lower(programs, edges, gpipe::linear_order(programs));
+    return lower(programs, edges);
 }
 
 /// The same needs and one more.

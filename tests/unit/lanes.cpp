@@ -40,8 +40,7 @@ TEST_CASE("merged lanes take no longer than one, no less than their share, and o
             for (std::size_t lanes = 1; lanes <= k; ++lanes) {
                 auto const programs =
                     gpipe::checkpoint::Always::lower(toy::OneForwardOneBackward::programs(k, m));
-                auto const merged =
-                    gpipe::merge_lanes(gpipe::lower(programs), place(k, lanes), cost);
+                auto const merged = gpipe::merge_lanes(toy::lower(programs), place(k, lanes), cost);
                 double busy = 0;
                 for (std::size_t i = 0; i < programs.size(); ++i) busy += cost(programs[i]);
                 CHECK(merged.busy == busy);
@@ -54,7 +53,7 @@ TEST_CASE("merged lanes take no longer than one, no less than their share, and o
 
 TEST_CASE("lanes cannot be merged from programs that wait for each other") {
     auto const programs = gpipe::schedule::GPipe::programs(2, 2);
-    auto lowered = gpipe::lower(programs);
+    auto lowered = toy::lower(programs);
     lowered.needs = toy::with_need(lowered.needs, 0, 1);
     CHECK_THROWS_WITH_AS(
         gpipe::merge_lanes(lowered, gpipe::place_programs(lowered, {2}, 1, true, cost), cost),

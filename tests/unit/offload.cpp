@@ -211,7 +211,7 @@ TEST_CASE("without copies programs take what they take without streams for these
     };
     each_schedule(random, [&](Programs const& programs) {
         auto const times = gpipe::simulate<double>(programs, any_cost);
-        auto const lowered = gpipe::simulate<double>(gpipe::lower(programs), any_cost);
+        auto const lowered = gpipe::simulate<double>(toy::lower(programs), any_cost);
         CHECK(lowered.makespan == times.makespan);
         CHECK(lowered.busy == times.busy);
         for (std::size_t i = 0; i < programs.size(); ++i) {
@@ -219,7 +219,7 @@ TEST_CASE("without copies programs take what they take without streams for these
             REQUIRE(lowered.end[i] == times.end[i]);
         }
     });
-    auto lowered = gpipe::lower(gpipe::schedule::GPipe::programs(2, 2));
+    auto lowered = toy::lower(gpipe::schedule::GPipe::programs(2, 2));
     lowered.needs = toy::with_need(lowered.needs, 0, 1);
     CHECK_THROWS_WITH_AS(gpipe::simulate<double>(lowered, cost),
                          "gpipe: the programs wait for each other", std::logic_error);

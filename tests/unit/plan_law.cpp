@@ -1071,7 +1071,7 @@ Lowered some_edges(Random& random) {
     std::copy(all.begin(), all.end(), edges.begin());
     Array<bool> offloads(cells);
     for (bool& cell : offloads) cell = random() % 4 == 0;
-    return gpipe::lower(programs, {cells, std::move(edges)}, linear_order(programs), offloads);
+    return toy::lower(programs, {cells, std::move(edges)}, offloads);
 }
 
 // Any table, skips and all, with its values in one memory for all devices, each in the first room

@@ -55,7 +55,7 @@ struct Slots {
 
     Slots(Programs const& programs, Link link, Uses const& uses, bool patient = false) {
         std::size_t const cells = programs.cells();
-        gpipe::Edges edges = gpipe::neighbours(cells);
+        gpipe::Edges edges = toy::neighbours(cells);
         auto const links = toy::same_links(programs, link);
         for (std::size_t e = 0; e < edges.size(); ++e) {
             edges[e].link = links[e + 1];
@@ -65,8 +65,8 @@ struct Slots {
             edges[e].giver_reverses = uses.giver_reverses;
             edges[e].giver_weighs = uses.giver_weighs;
         }
-        lowered = gpipe::lower(programs, edges, gpipe::linear_order(programs));
-        auto values = gpipe::any_cells(cells);
+        lowered = toy::lower(programs, edges);
+        auto values = toy::any_cells(cells);
         for (std::size_t c = 1; c < cells; ++c) values[c].discards = uses.discards;
         operands = find_operands(lowered, values);
         lowered.order = order_of(lowered, operands);
@@ -158,7 +158,7 @@ TEST_CASE(
                     CAPTURE(static_cast<int>(link));
                     CAPTURE(patient);
                     Slots const slots(programs, link, uses, patient);
-                    gpipe::HappensBefore const happens_before(slots.lowered);
+                    auto const happens_before = toy::happens_before(slots.lowered);
                     std::size_t const two = std::min<std::size_t>(2, programs.micro_batches());
                     for (auto const& [pool, stays] : stays_in(slots)) {
                         std::size_t const least = most_at_once(stays);
@@ -371,7 +371,7 @@ TEST_CASE("vector clocks know what the transitive closure knows") {
                 if (point++ % toy::one_of(1) != 0) return;
                 auto const lowered = toy::lower(programs, toy::mixed_links(programs, random),
                                                 toy::crossing_from(1, k));
-                gpipe::HappensBefore const clocks(lowered);
+                auto const clocks = toy::happens_before(lowered);
                 Closure const closure(lowered);
                 for (std::size_t i = 0; i < lowered.order.size(); ++i)
                     for (std::size_t j = 0; j < lowered.order.size(); ++j)

@@ -1,4 +1,5 @@
 // What actions take where layers run again: against the calls that a plan has for them.
+#include <support/lowered.hpp>
 #include <support/random_chain.hpp>
 #include <support/schedules.hpp>
 
@@ -305,7 +306,7 @@ TEST_CASE("declared costs place a chain on lanes by what its cells run again") {
     CHECK(cost(gpipe::forward(2, 0)) + cost(gpipe::backward(2, 0)) == 18);
     Programs const programs = gpipe::schedule::GPipe::programs(3, 2);
     gpipe::Placement const placed =
-        gpipe::place_programs(gpipe::lower(programs), {3}, 2, false, cost);
+        gpipe::place_programs(toy::lower(programs), {3}, 2, false, cost);
     CHECK(placed.lane[0] == 0);
     CHECK(placed.lane[1] == 0);
     CHECK(placed.lane[2] == 1);

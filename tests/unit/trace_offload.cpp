@@ -1,9 +1,9 @@
 // What goes to slower memory and back, in pictures and traces: read back by readers that know
 // nothing of their writers.
 #include <support/json_reader.hpp>
+#include <support/lowered.hpp>
 #include <support/xml_reader.hpp>
 
-#include <gpipe/plan/lower.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/trace/chrome.hpp>
@@ -36,8 +36,7 @@ struct Offloaded {
 
     Offloaded(std::size_t devices, std::size_t micro_batches) {
         auto const programs = gpipe::schedule::GPipe::programs(devices, micro_batches);
-        lowered = gpipe::lower(programs, gpipe::neighbours(devices), gpipe::linear_order(programs),
-                               Array<bool>(devices, true));
+        lowered = toy::lower(programs, toy::neighbours(devices), Array<bool>(devices, true));
         times = gpipe::simulate<std::int64_t>(lowered, gpipe::unit_cost);
         timeline = gpipe::timeline(lowered, times);
     }

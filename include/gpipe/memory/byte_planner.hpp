@@ -5,6 +5,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/memory_plan.hpp>
 #include <gpipe/plan/lower.hpp>
+#include <gpipe/schedule/order.hpp>
 
 #include <algorithm>
 #include <cstddef>

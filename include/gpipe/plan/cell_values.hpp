@@ -28,12 +28,5 @@ GPIPE_INLINE constexpr Region skip_address(std::uint16_t slot, bool gradient) {
     return static_cast<Region>(static_cast<std::size_t>(Region::inside) + 2u * slot - 2 + gradient);
 }
 
-/// What stands for any cells where only the order of actions matters.
-[[gnu::cold]] GPIPE_INLINE constexpr Array<CellValues> any_cells(std::size_t cells) {
-    CellValues any;
-    any.retained = true;
-    return Array<CellValues>(cells, any);
-}
-
 } // namespace gpipe
 GPIPE_RUNS_ONCE_END

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -96,15 +95,5 @@ class Edges {
     Array<std::uint32_t> by_taker_; // numbers of edges
     Array<std::uint32_t> by_giver_;
 };
-
-/// From every cell to the next: edge c - 1 ends at cell c.
-GPIPE_INLINE constexpr Edges neighbours(std::size_t cells) {
-    Array<Edge> all(cells > 0 ? cells - 1 : 0);
-    for (std::uint32_t e = 0; e < all.size(); ++e) {
-        all[e].from = e;
-        all[e].to = e + 1;
-    }
-    return {cells, static_cast<Array<Edge>&&>(all)};
-}
 
 } // namespace gpipe

@@ -14,10 +14,6 @@ namespace gpipe {
 /// actions of every stream have run, whatever the timing, where nobody waits but for what he reads.
 class HappensBefore {
   public:
-    /// Of a table, whatever its cells hold.
-    constexpr explicit HappensBefore(Lowered const& lowered)
-        : HappensBefore(walk_of(lowered),
-                        find_operands(lowered, any_cells(lowered.programs.cells()))) {}
     /// Of a table with such operands.
     constexpr HappensBefore(Walk const& walk, Operands const& operands)
         : streams_(walk.streams), clocks_(walk.order.size() * streams_), stream_(walk.stream),

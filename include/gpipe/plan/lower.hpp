@@ -1,8 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/plan/sweep.hpp>
-#include <gpipe/schedule/order.hpp>
+#include <gpipe/plan/lowered.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +21,10 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
            place[static_cast<std::size_t>(a.kind) - static_cast<std::size_t>(Kind::send_output)];
 }
 
-// See lower(); without needs. `chosen`: of these offloads.
+// Puts the copies in: of the edges whose ends share no memory, and to slower memory and back where
+// a cell `offloads[c]` (empty: none), of these `chosen`. A stream copies in `order`
+// (linear_order(programs)), which every program follows, so that no two streams can wait for each
+// other. `edges` are between the cells of `programs`. There are no needs yet.
 [[gnu::cold]] GPIPE_INLINE constexpr Lowered put_copies_in(Programs const& programs, Edges edges,
                                                            Array<std::size_t> const& order,
                                                            Array<bool> const& offloads,
@@ -99,22 +101,6 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
 
 } // namespace detail
 
-/// Puts the copies in: of the edges whose ends share no memory, and to slower memory and back where
-/// a cell `offloads[c]` (empty: none), see Offloads. A stream copies in `order`
-/// (linear_order(programs)), which every program follows, so that no two streams can wait for each
-/// other. Needs are those of the data; where values lie adds more. `edges` are between the cells of
-/// `programs`. Throws std::logic_error if the programs wait for each other.
-[[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs, Edges edges,
-                                                   Array<std::size_t> const& order,
-                                                   Array<bool> const& offloads = {}) {
-    Lowered result = detail::put_copies_in(programs, static_cast<Edges&&>(edges), order, offloads,
-                                           choose_offloads(programs, offloads));
-    Operands const operands = find_operands(result, any_cells(programs.cells()));
-    result.order = order_of(result, operands);
-    result.needs =
-        find_needs(walk_of(result), operands, [](std::size_t, Operand const&) { return Span{}; });
-    return result;
-}
 /// Gives each device with so many cells, or more, a stream for what its layers go on beside.
 [[gnu::cold]] GPIPE_INLINE constexpr void add_streams_beside(Lowered& lowered, std::size_t least) {
     Programs const& all = lowered.programs;
@@ -138,10 +124,6 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
     }
     lowered.programs = static_cast<Programs&&>(more);
     lowered.device = static_cast<Array<std::size_t>&&>(device);
-}
-/// Between neighbours that share their memory: without copies.
-[[gnu::cold]] GPIPE_INLINE constexpr Lowered lower(Programs const& programs) {
-    return lower(programs, neighbours(programs.cells()), linear_order(programs));
 }
 
 } // namespace gpipe
