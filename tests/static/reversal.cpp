@@ -35,7 +35,7 @@ constexpr bool keeps(Reversal const& reversal, char const* by_layer) {
     return *by_layer == '\0';
 }
 constexpr bool is(Reversal const& reversal, char const* forward, char const* steps) {
-    return gpipe::valid(reversal) && keeps(reversal, forward) && steps_are(reversal.steps, steps);
+    return gpipe::verify(reversal) && keeps(reversal, forward) && steps_are(reversal.steps, steps);
 }
 
 static_assert(is(gpipe::keep_everything(3), "FFF", "B2 B1 B0"));
@@ -102,7 +102,7 @@ constexpr double times = 24; // of all layers once
 static_assert([] {
     gpipe::PieceReversal const found = gpipe::rotor(twelve(), 0, layers, 1600, 16);
     Reversal const reversal{Array<Keep>(layers), found.steps};
-    return found.possible && gpipe::valid(reversal) && found.time > times &&
+    return found.possible && gpipe::verify(reversal) && found.time > times &&
            found.time < 3 * times && gpipe::reversal_bytes(reversal, twelve()).working <= 1600;
 }());
 static_assert(gpipe::rotor(twelve(), 0, layers, 483, 16).least_bytes == 484); // a layer of 320
@@ -110,7 +110,7 @@ static_assert(!gpipe::rotor(twelve(), 0, layers, 483, 16).possible);
 static_assert(gpipe::rotor(twelve(), 0, layers, 484, 16).possible);
 static_assert([] {
     gpipe::OptimalReversal const found = gpipe::optimal(twelve(), 4, 4000, 16);
-    return found.possible && gpipe::valid(found.reversal) && found.time > 0 &&
+    return found.possible && gpipe::verify(found.reversal) && found.time > 0 &&
            found.time <= times && found.bytes.total(4) <= 4000;
 }());
 static_assert(gpipe::optimal(twelve(), 4, 4 * 3120 + 100, 16).time == 0); // everything fits

@@ -160,7 +160,7 @@ TEST_CASE("every device fits into the budget by its whole plan, whatever the lin
                 BudgetFit const fit = search.fit(bytes);
                 REQUIRE(fit.fits);
                 CHECK(verify(fit.programs));
-                for (Reversal const& reversal : fit.reversals) CHECK(gpipe::valid(reversal));
+                for (Reversal const& reversal : fit.reversals) CHECK(gpipe::verify(reversal));
                 CHECK(most_bytes(plan_memory(problem.problem, fit.programs, fit.reversals)) <=
                       bytes);
                 ++fits;
@@ -380,7 +380,7 @@ TEST_CASE("where backwards come in halves no budget is the worse for it, and lar
             BudgetFit const fit = search.fit(bytes);
             REQUIRE(fit.fits);
             REQUIRE(verify(fit.programs));
-            for (Reversal const& reversal : fit.reversals) REQUIRE(valid(reversal));
+            for (Reversal const& reversal : fit.reversals) REQUIRE(verify(reversal));
             CHECK(most_bytes(plan_memory(problem.problem, fit.programs, fit.reversals)) <= bytes);
             CHECK(fit.makespan == step_time(problem, fit.programs, fit.reversals));
             CHECK(fit.makespan <= before);

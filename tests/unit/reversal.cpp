@@ -230,7 +230,7 @@ TEST_CASE("the number, time and bytes of a reversal are those of its walk") {
         ReversalCosts const costs = random_costs(random, n, 100);
         Walked const walked = walk(reversal, costs);
         REQUIRE(walked.fault == "");
-        REQUIRE(gpipe::valid(reversal));
+        REQUIRE(gpipe::verify(reversal));
         REQUIRE(gpipe::extra_forwards(reversal) == walked.forwards);
         REQUIRE(gpipe::extra_time(reversal, costs) == walked.time);
         gpipe::ReversalBytes const bytes = gpipe::reversal_bytes(reversal, costs);
@@ -279,7 +279,7 @@ TEST_CASE("a reversal with anything changed is sound exactly if it can be walked
         std::string const fault = walk(reversal, equal_costs(n, 1, 1, 1, 1)).fault;
         CAPTURE(fault);
         REQUIRE(static_cast<bool>(verdict) == fault.empty());
-        REQUIRE(gpipe::valid(reversal) == fault.empty());
+        REQUIRE(static_cast<bool>(gpipe::verify(reversal)) == fault.empty());
         REQUIRE(verdict.position <= steps.size());
         ++seen[verdict.problem];
     }
@@ -395,7 +395,7 @@ TEST_CASE("revolve: long chains, and more slots than layers") {
         REQUIRE(gpipe::revolve_forwards(n, slots) == forwards);
         Reversal const reversal = gpipe::revolve(n, slots);
         REQUIRE(gpipe::extra_forwards(reversal) == forwards);
-        REQUIRE(gpipe::valid(reversal));
+        REQUIRE(gpipe::verify(reversal));
     }
     for (std::size_t n = 1; n <= 30; ++n) {
         for (std::size_t const slots : {n - 1, n, n + 1, 10 * n, ~std::size_t{0}}) {

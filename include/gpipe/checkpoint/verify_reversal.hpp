@@ -100,9 +100,4 @@ GPIPE_INLINE constexpr ReversalVerdict verify(Reversal const& reversal) {
     return {};
 }
 
-/// Whether a reversal is sound, see verify().
-GPIPE_INLINE constexpr bool valid(Reversal const& reversal) {
-    return static_cast<bool>(verify(reversal));
-}
-
 } // namespace gpipe
