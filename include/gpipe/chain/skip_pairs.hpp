@@ -48,45 +48,39 @@ struct SkipFault {
     std::size_t other = 0;     ///< leaf of the other end, or the same
 };
 
-/// Layers among which tags are looked for: those of the chain that stand alone, or those of one
-/// Repeat, each of whose repetitions is a namespace of its own.
-struct SkipScope {
-    std::size_t const* leaves = nullptr; ///< in order; of `size`
-    std::size_t size = 0;                ///< how many
-};
-
-/// Finds out which ends belong together: calls `found(from, stash, to, pop)`, leaves and ends, for
-/// each pair in the order of what is popped. Returns the first fault.
+/// Finds out which ends belong together of these leaves, in order: those of the chain that stand
+/// alone, or those of one Repeat, each of whose repetitions is a namespace of its own. Calls
+/// `found(from, stash, to, pop)`, leaves and ends, for each pair in the order of what is popped.
+/// Returns the first fault.
 template <class F>
-constexpr SkipFault match_skips(LayerInfo const* infos, SkipScope const& scope, F found) {
+constexpr SkipFault match_skips(LayerInfo const* infos, Part<std::size_t> leaves, F found) {
     using Fault = SkipFault::Kind;
-    auto const ends = [&](std::size_t i) -> SkipEnds const& {
-        return infos[scope.leaves[i]].skips;
-    };
+    std::size_t const size = leaves.size();
+    auto const ends = [&](std::size_t i) -> SkipEnds const& { return infos[leaves[i]].skips; };
     struct End {
-        std::size_t layer = 0; // of the scope; `size` if there is none
+        std::size_t layer = 0; // of the leaves; `size` if there is none
         std::uint32_t number = 0;
     };
-    // The first end of that tag from layer `first` on.
-    auto const find = [&](std::string_view tag, bool stash, std::size_t first, std::size_t last) {
-        for (std::size_t i = first; i < last; ++i)
+    // The first end of that tag.
+    auto const find = [&](std::string_view tag, bool stash) {
+        for (std::size_t i = 0; i < size; ++i)
             for (std::uint32_t e = stash ? 0 : ends(i).stashes;
                  e < (stash ? ends(i).stashes : ends(i).count()); ++e)
                 if (ends(i).first[e].tag == tag) return End{i, e};
-        return End{scope.size, 0};
+        return End{size, 0};
     };
-    for (std::size_t i = 0; i < scope.size; ++i)
+    for (std::size_t i = 0; i < size; ++i)
         for (std::uint32_t e = 0; e < ends(i).count(); ++e) {
             bool const stashes = e < ends(i).stashes;
             SkipInfo const& own = ends(i).first[e];
             auto const fault = [&](Fault kind, std::size_t other) {
-                return SkipFault{kind, scope.leaves[i], e, scope.leaves[other]};
+                return SkipFault{kind, leaves[i], e, leaves[other]};
             };
-            End const same = find(own.tag, stashes, 0, scope.size);
+            End const same = find(own.tag, stashes);
             if (same.layer != i || same.number != e)
                 return fault(stashes ? Fault::stashed_again : Fault::popped_again, same.layer);
-            End const other = find(own.tag, !stashes, 0, scope.size);
-            if (other.layer == scope.size)
+            End const other = find(own.tag, !stashes);
+            if (other.layer == size)
                 return fault(stashes ? Fault::never_popped : Fault::never_stashed, i);
             if (other.layer == i) return fault(Fault::stashed_and_popped, i);
             if (stashes) {
@@ -95,7 +89,7 @@ constexpr SkipFault match_skips(LayerInfo const* infos, SkipScope const& scope, 
             }
             if (ends(other.layer).first[other.number].tensor != own.tensor)
                 return fault(Fault::other_tensor, other.layer);
-            found(scope.leaves[other.layer], other.number, scope.leaves[i], e);
+            found(leaves[other.layer], other.number, leaves[i], e);
         }
     return {};
 }
