@@ -27,12 +27,6 @@ namespace detail {
 inline constexpr std::string_view cells_number = "V";
 
 template <class S> constexpr Dynamic made(Numbers const&) { return S{}; }
-GPIPE_INLINE constexpr Dynamic interleaved_by(Numbers const& numbers) {
-    return Interleaved1F1B<dynamic>{numbers[0]};
-}
-GPIPE_INLINE constexpr Dynamic breadth_first_by(Numbers const& numbers) {
-    return BreadthFirst<dynamic>{numbers[0]};
-}
 
 } // namespace detail
 
@@ -59,11 +53,11 @@ GPIPE_INLINE constexpr Registry<Dynamic> schedules(std::size_t cells_per_device 
         {DualPipeV::name, "likewise, forwards beside backwards", &made<DualPipeV>},
         {Interleaved1F1B<dynamic>::name,
          "1F1B over V cells per device, in loops",
-         &detail::interleaved_by,
+         [](Numbers const& n) -> Dynamic { return Interleaved1F1B<dynamic>{n[0]}; },
          {cells}},
         {BreadthFirst<dynamic>::name,
          "GPipe over V cells per device, in loops",
-         &detail::breadth_first_by,
+         [](Numbers const& n) -> Dynamic { return BreadthFirst<dynamic>{n[0]}; },
          {cells}}};
     return Registry<Dynamic>("schedule", all);
 }
