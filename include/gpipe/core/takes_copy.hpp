@@ -8,18 +8,12 @@ namespace gpipe::detail {
 
 // The type that a function object's first parameter has.
 template <class F> struct FirstParameter { using type = void; };
-template <class R, class C, class T, class... Ts> struct FirstParameter<R (C::*)(T, Ts...)> {
+template <class R, class C, class T, class... Ts, bool n>
+struct FirstParameter<R (C::*)(T, Ts...) noexcept(n)> {
     using type = T;
 };
-template <class R, class C, class T, class... Ts> struct FirstParameter<R (C::*)(T, Ts...) const> {
-    using type = T;
-};
-template <class R, class C, class T, class... Ts>
-struct FirstParameter<R (C::*)(T, Ts...) noexcept> {
-    using type = T;
-};
-template <class R, class C, class T, class... Ts>
-struct FirstParameter<R (C::*)(T, Ts...) const noexcept> {
+template <class R, class C, class T, class... Ts, bool n>
+struct FirstParameter<R (C::*)(T, Ts...) const noexcept(n)> {
     using type = T;
 };
 // Whether an F that is called with these takes the first by value, as far as that can be seen.
