@@ -128,10 +128,6 @@ class WeightGradientContext : public BackwardContext<Whole, Saved, Scratch, Stre
     auto deferred() const {
         return this->template views<Deferred, detail::Access::read>(this->call_.deferred);
     }
-    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
-    auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
-    }
     /// Is gone by then: leave in deferred() what is needed.
     void exchanged_gradient(std::size_t r) const = delete;
 };
