@@ -155,18 +155,16 @@ class SlotChooser {
         std::size_t const p = pool_of(v);
         std::uint32_t before = none; // in the list of free slots
         std::uint32_t found = free_[p];
-        std::uint32_t oldest = none;
-        std::uint32_t before_oldest = none;
+        std::uint32_t before_oldest = none; // where that comes to be `before`
         while (found != none && !is_sure(slots_[found], writer)) {
             before_oldest = before;
-            oldest = found;
             before = found;
             found = slots_[found].next;
         }
         Pool& pool = result_[p];
-        if (found == none && oldest != none && pool.slots >= patience_[p].enough &&
+        if (found == none && before != none && pool.slots >= patience_[p].enough &&
             free_count_[p] >= patience_[p].free) {
-            found = oldest;
+            found = before;
             before = before_oldest;
         }
         if (found == none) {
