@@ -43,8 +43,7 @@ class ConstantTable {
     }
     /// As they are if nobody sets them.
     [[gnu::cold]] void make(std::byte* to) const {
-        for (std::size_t i = 0; i < entries_.size(); ++i)
-            entries_[i].need.make(to + entries_[i].offset);
+        for (Entry const& entry : entries_) entry.need.make(to + entry.offset);
     }
 
   private:
@@ -55,13 +54,12 @@ class ConstantTable {
 
     // By name, as HandlePlan.
     constexpr void add(ConstantNeed const& need) {
-        for (std::size_t i = 0; i < entries_.size(); ++i)
-            if (entries_[i].need.name == need.name) return;
-        Array<Entry> longer(entries_.size() + 1);
-        for (std::size_t i = 0; i < entries_.size(); ++i) longer[i] = entries_[i];
+        for (Entry const& entry : entries_)
+            if (entry.need.name == need.name) return;
+        std::size_t const count = entries_.size();
         std::size_t const at = (bytes_ + need.alignment - 1) / need.alignment * need.alignment;
-        longer[entries_.size()] = {need, at};
-        entries_ = static_cast<Array<Entry>&&>(longer);
+        enlarge(entries_, count, count + 1);
+        entries_[count] = {need, at};
         bytes_ = at + need.bytes;
     }
 

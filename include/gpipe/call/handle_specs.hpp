@@ -43,9 +43,9 @@ class HandlePlan {
     constexpr void add(HandleNeed const& need) {
         for (std::string_view const name : names_)
             if (name == need.name) return;
-        Array<std::string_view> longer(names_.size() + 1, need.name);
-        for (std::size_t i = 0; i < names_.size(); ++i) longer[i] = names_[i];
-        names_ = static_cast<Array<std::string_view>&&>(longer);
+        std::size_t const count = names_.size();
+        enlarge(names_, count, count + 1);
+        names_[count] = need.name;
         bytes_ += slot_bytes(need.workspace);
     }
 
