@@ -90,15 +90,11 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
         std::size_t count = 0;
         for (std::size_t const c : programs.cells_of(d)) count += plan.first[c + 1] - plan.first[c];
         add("device " + std::to_string(d), count, device);
-        all.parameters += device.parameters;
-        all.gradients += device.gradients;
-        all.optimizer += device.optimizer;
-        all.frozen += device.frozen;
-        all.buffers += device.buffers;
-        all.boundary += device.boundary;
-        all.activations += device.activations;
-        all.staging += device.staging;
-        all.handles += device.handles;
+        using Bytes = DeviceBytes;
+        for (auto const which : {&Bytes::parameters, &Bytes::gradients, &Bytes::optimizer,
+                                 &Bytes::frozen, &Bytes::buffers, &Bytes::boundary,
+                                 &Bytes::activations, &Bytes::staging, &Bytes::handles})
+            all.*which += device.*which;
     }
     add("in all", layers.size(), all);
     std::string text = chain.text() + "\n" + memory.text();
