@@ -288,7 +288,7 @@ TEST_CASE_TEMPLATE("a sample of which every entry is at a kink is left out, and 
     gpipe::Training<gpipe::Pipeline<Layer>, gpipe::MicroBatches<1>,
                     gpipe::Loss<toy::MeanSquare<T, 24>>>
         train({}, {}, {}, {.samples = 3, .seed = 3});
-    for (std::uint32_t seed = 0; seed < 100; ++seed) {
+    for (std::uint32_t seed = 0; seed < (toy::sanitized ? 10 : 100); ++seed) {
         std::vector<T> inputs = toy::numbers<T>(72, seed);
         std::fill(inputs.begin() + 48, inputs.end(), T{});
         auto const report =
@@ -302,9 +302,11 @@ TEST_CASE_TEMPLATE("a norm of channels that are all but constant is not called w
                    "others is where it is",
                    T, float, double) {
     using Norm = Faulty<gpipe::BatchNorm<gpipe::Tensor<T, 3>>>;
+    std::size_t point = 0;
     for (T const constant : {T(0), T(0.1), T(1), T(10), T(1000)})
         for (T const apart : {T(0), T(1e-4), T(1e-3), T(1e-2), T(0.1)})
             for (std::size_t channels = 1; channels <= 3; ++channels) {
+                if (toy::left_out(point, 7)) continue;
                 std::vector<T> inputs = toy::numbers<T>(9, 4);
                 for (std::size_t i = 0; i < 9; ++i)
                     if (i % 3 < channels) inputs[i] = constant + apart * T(i / 3);
@@ -521,8 +523,10 @@ TEST_CASE_TEMPLATE("parameters that are all but nothing are checked as others ar
     using Loss = toy::MeanSquare<T, 4>;
     std::vector<double> starts{0, 1};
     for (double start = 1e-30; start < 1e-4; start *= 10) starts.push_back(start);
+    std::size_t point = 0;
     for (double const start : starts)
         for (T const factor : {T(1), T(1.2), T(5)}) {
+            if (toy::left_out(point, 7)) continue;
             gpipe::GradientReport const report =
                 report_of_shift<Loss>(Shifted<T>{T(start), factor});
             INFO(start, "\n", report);
