@@ -5,6 +5,7 @@
 #include "support/enqueued_norm.hpp"
 #include "support/folder.hpp"
 #include "support/gpu_replicas.hpp"
+#include "support/gpu_times.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 #include "support/optional_layers.hpp"
 #include "support/overlap_layers.hpp"
@@ -12,6 +13,8 @@
 
 #include <gpipe/device/cuda_memory.hpp>
 #include <gpipe/inference.hpp>
+#include <gpipe/plan/messages.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/replicas.hpp>
 #include <gpipe/state/state.hpp>
 #include <gpipe/trace/text.hpp>
@@ -26,7 +29,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -1269,5 +1274,93 @@ TEST_CASE(
                     CHECK((read == std::vector<std::size_t>(cells, 3)));
                 }
                 CHECK(cuda_double::races() == std::vector<std::string>{});
+            }
+}
+
+namespace {
+
+// How long one step takes, and eight, and what the plan says of both, where messages take
+// `between`.
+template <class Crew>
+void takes_what_its_plan_says(gpipe::schedule::Dynamic const& schedule, std::size_t cells,
+                              std::size_t replicas, bool graphs, double between) {
+    CAPTURE(schedule.name());
+    CAPTURE(cells);
+    CAPTURE(replicas);
+    CAPTURE(graphs);
+    CAPTURE(between);
+    auto of = session(cells * replicas, 0);
+    of.lasts = toy::Takes{.alike = true, .between = between};
+    cuda_double::Session const doubles(of);
+    toy::Watch watch;
+    typename Crew::Options o;
+    o.samples = 6 * toy::timed_samples;
+    o.micro_batches = 6;
+    o.schedule = schedule;
+    o.device.device.graphs = graphs;
+    {
+        Crew crew(cells, watch, o, 60, replicas);
+        crew.rethrow();
+        toy::Data<Real> const data(o.samples * replicas, 1);
+        toy::Durations durations;
+        std::mutex mutex;
+        auto const steps = [&](std::size_t count) {
+            double const begin = cuda_double::time();
+            crew.each([&](std::size_t r) {
+                std::vector<typename Crew::Train::Pending> pending;
+                for (std::size_t n = 0; n < count; ++n)
+                    pending.push_back(crew[r].start(data.inputs, data.targets));
+                for (auto& step : pending) step.result();
+            });
+            crew.rethrow();
+            return cuda_double::time() - begin;
+        };
+        crew.each([&](std::size_t r) {
+            crew[r].on_action([&, before = 0.0](gpipe::ActionEvent const& event) mutable {
+                double const now = cuda_double::enqueued();
+                std::lock_guard const lock(mutex);
+                if (event.begins)
+                    before = now;
+                else if (event.replica == 0)
+                    durations.add(event.action, now - before);
+            });
+        });
+        steps(1);
+        crew.each([&](std::size_t r) { crew[r].on_action(nullptr); });
+        gpipe::Lowered const& lowered = crew[0].plan().lowered;
+        double const one = gpipe::detail::run_streams<double>(
+                               lowered, gpipe::messages_of(lowered),
+                               [&](std::size_t i, auto const& need) {
+                                   for (std::size_t const needed : lowered.needs[i]) need(needed);
+                               },
+                               [&](gpipe::Action const& a) {
+                                   return gpipe::is_transfer(a.kind) ? between : durations(a);
+                               })
+                               .makespan;
+        steps(1); // with graphs, the one that is kept
+        if (between == 0) {
+            CHECK(steps(1) == one);
+            CHECK(steps(8) == toy::repeated(lowered, durations, 8));
+        } else { // on one stream of a rank they wait for each other, here and there
+            CHECK(steps(1) <= 1.02 * one);
+        }
+    }
+    CHECK(cuda_double::complaints() == "");
+}
+
+} // namespace
+
+TEST_CASE("on ranks with a GPU each steps take as long as their plan says") {
+    using gpipe::schedule::Dynamic;
+    std::size_t point = 0;
+    for (Dynamic const& schedule : std::initializer_list<Dynamic>{
+             gpipe::schedule::GPipe{}, gpipe::schedule::ZeroBubbleH2{},
+             gpipe::schedule::Interleaved1F1B<2>{}, gpipe::schedule::ZeroBubbleV{}})
+        for (bool const graphs : {false, true})
+            for (double const between : {0.0, 3.0}) {
+                std::size_t const cells = 2 + point++ % 2;
+                takes_what_its_plan_says<Crew>(schedule, cells, 1, graphs, between);
+                takes_what_its_plan_says<Crew>(schedule, cells, 2, graphs, between);
+                takes_what_its_plan_says<ImmediateCrew>(schedule, cells, 1, graphs, between);
             }
 }

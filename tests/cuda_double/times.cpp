@@ -1,6 +1,7 @@
 // How long steps take on GPUs by what streams and events have them wait for: as long as their plan,
 // simulated, says. So nothing waits that the plan lets go on.
 #include "support/enqueued_net.hpp"
+#include "support/gpu_times.hpp"
 #include "support/long_tests.hpp"
 #include "support/skip_layers.hpp"
 
@@ -16,19 +17,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace {
 
-using gpipe::Action;
 using gpipe::device::Cuda;
+using toy::Durations;
+using toy::repeated;
+using toy::Takes;
 
 using Real = float;
 using Net = toy::EnqueuedNet<Real>;
@@ -40,73 +40,6 @@ template <class Net, class... Policies>
 using TrainOf = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>,
                                 gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<LossOf<Net>>, Cuda,
                                 gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic, Policies...>;
-
-constexpr std::size_t samples = 13; // of a micro-batch, by which what moves of one is known
-
-// What calls of layers and copies take, in whole numbers, so that sums are exact.
-struct Takes {
-    bool alike = false; // all layers
-    double between = 0; // a cell's output, or a gradient, from GPU to GPU
-    double host = 0;    // what is offloaded, or comes back; the mini-batch itself takes none
-    double others = 0;  // further copies from GPU to GPU: of replicas, and of ends of ties
-
-    double operator()(cuda_double::Piece const& piece) const {
-        if (!piece.name.empty()) return of_kernel(piece.name);
-        if (piece.from == piece.to) return 0;
-        bool const on_gpus = piece.from >= 0 && piece.to >= 0;
-        std::size_t const row = samples * sizeof(Real);
-        if (on_gpus) return piece.bytes % row == 0 ? between : others;
-        return piece.bytes % (6 * row) == 0 ? host : 0; // of an odd number of micro-batches
-    }
-
-  private:
-    double of_kernel(std::string_view name) const {
-        std::size_t const at = name.find(" of layer ");
-        if (at == std::string_view::npos) return 0;
-        std::string_view const what = name.substr(0, at);
-        std::size_t const layer = std::stoul(std::string(name.substr(at + 10)));
-        double const base = alike ? 4 : static_cast<double>(1 + layer * 5 % 7);
-        return what == "forward"           ? base
-               : what == "input gradient"  ? base + 1
-               : what == "weight gradient" ? base + 2
-               : what == "backward"        ? 2 * base + 3
-                                           : 0;
-    }
-};
-
-// What an action puts on its stream takes so long.
-class Durations {
-  public:
-    void add(Action const& a, double time) { times_[key(a)] += time; }
-    double operator()(Action const& a) const {
-        auto const found = times_.find(key(a));
-        return found == times_.end() ? 0 : found->second;
-    }
-
-  private:
-    using Key = std::tuple<gpipe::Kind, std::uint32_t, std::uint32_t, std::uint32_t>;
-    static Key key(Action const& a) {
-        return {a.kind, a.cell, a.micro_batch, gpipe::is_transfer(a.kind) ? a.edge : 0};
-    }
-    std::map<Key, double> times_;
-};
-
-// The end of so many steps in which each action waits for its needs, and for those before it on its
-// stream, in the step before, too.
-double repeated(gpipe::Lowered const& lowered, Durations const& durations, std::size_t steps) {
-    std::vector<double> stream(lowered.streams()), end(lowered.programs.size());
-    std::vector<std::size_t> stream_of(end.size());
-    for (std::size_t s = 0; s < stream.size(); ++s)
-        std::fill(stream_of.begin() + static_cast<std::ptrdiff_t>(lowered.programs.begin(s)),
-                  stream_of.begin() + static_cast<std::ptrdiff_t>(lowered.programs.end(s)), s);
-    for (std::size_t n = 0; n < steps; ++n)
-        for (std::uint32_t const i : lowered.order) {
-            double& now = stream[stream_of[i]];
-            for (std::size_t const need : lowered.needs[i]) now = std::max(now, end[need]);
-            end[i] = now += durations(lowered.programs[i]);
-        }
-    return *std::max_element(stream.begin(), stream.end());
-}
 
 struct Case {
     std::size_t cells, micro_batches;
@@ -129,7 +62,8 @@ template <class Train> class Clocked {
                     .lasts = [takes = takes_](auto const& piece) { return (*takes)(piece); }}),
           train_(std::make_unique<Train>(make_net(watch_), LossOf<Net>{}, gpipe::SGD{1e-3f},
                                          options(of))),
-          inputs_(5 * samples * of.micro_batches * of.replicas, 0.5f), targets_(inputs_) {
+          inputs_(5 * toy::timed_samples * of.micro_batches * of.replicas, 0.5f),
+          targets_(inputs_) {
         targets_.resize(inputs_.size() / 5 * (std::is_same_v<Net, EvenNet> ? 5 : 3));
     }
     ~Clocked() {
@@ -165,7 +99,7 @@ template <class Train> class Clocked {
   private:
     static typename Train::Options options(Case const& of) {
         typename Train::Options o;
-        o.samples = samples * of.micro_batches;
+        o.samples = toy::timed_samples * of.micro_batches;
         o.cells = of.cells;
         o.micro_batches = of.micro_batches;
         o.schedule = of.schedule;
