@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -81,7 +82,7 @@ template <class Train, class Source> class Loader {
     /// The next one. Throws what the source throws; asked again it tries again, and not before.
     Loaded next() {
         std::unique_lock lock(mutex_);
-        if (options_.ahead == 0) {
+        if (!thread_.joinable()) {
             read(next_);
         } else {
             if (std::exchange(told_, false)) error_ = nullptr;
@@ -130,8 +131,11 @@ template <class Train, class Source> class Loader {
           samples_(options.batch ? options.batch : room(train)), size_(size_of(source_, error_)),
           parts_(detail::loader_parts(train, what_is_wrong(train), number(), once)),
           next_(once ? 0 : train.steps() * options.parts), read_(next_) {
-        for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
-        if (options_.ahead > 0) thread_ = std::thread([this] { read_ahead(); });
+        // From here on other ranks count on this one.
+        if (options_.ahead > 0) try {
+                thread_ = std::thread([this] { read_ahead(); });
+            } catch (std::system_error const&) { // there is none: next() reads
+            }
     }
 
     struct Slot {
@@ -153,7 +157,8 @@ template <class Train, class Source> class Loader {
         error = std::current_exception();
         return 0;
     }
-    std::exception_ptr what_is_wrong(Train const& train) const try {
+    // If nothing is, there are slots.
+    std::exception_ptr what_is_wrong(Train const& train) try {
         if (samples_ > room(train))
             detail::throw_error<std::invalid_argument>(
                 "gpipe: mini-batches of %zu samples are to be loaded, and there is room for %zu",
@@ -169,6 +174,7 @@ template <class Train, class Source> class Loader {
         if (options_.ahead > 65'536)
             throw std::invalid_argument(
                 "gpipe: LoaderOptions::ahead is more than 65,536 mini-batches");
+        for (std::size_t n = 0; n <= options_.ahead; ++n) slots_.emplace_back(samples_);
         return nullptr;
     } catch (...) {
         return std::current_exception();
@@ -241,9 +247,9 @@ template <class Train, class Source> class Loader {
     std::exception_ptr error_; // of reading the mini-batch read_; at first of asking for the size
     std::size_t const samples_;
     std::uint64_t const size_;
-    std::vector<detail::LoaderPart> const parts_;
     std::vector<Slot> slots_; // by number of the mini-batch, in turn
-    std::mutex mutex_;        // of all below
+    std::vector<detail::LoaderPart> const parts_;
+    std::mutex mutex_; // of all below
     std::condition_variable changed_;
     std::uint64_t next_;   // that is given to the caller
     std::uint64_t read_;   // by the thread: all from next_ on to this one have been

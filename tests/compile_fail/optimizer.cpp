@@ -8,6 +8,7 @@
 // expect GPIPE_NOT_COPYABLE: gpipe: an optimizer must be copyable
 // expect GPIPE_NOT_TRIVIAL: gpipe: an optimizer must be trivially copyable to be copied to this device
 // expect GPIPE_NOT_TRIVIAL_IMMEDIATE: gpipe: with update::Immediate an optimizer must be trivially cop
+// expect GPIPE_ALIGNED: gpipe: the alignment of the optimizer is more than 256 bytes
 // expect GPIPE_REFERENCE: gpipe: the operator\(\) of the optimizer \(O\) takes other arguments
 // expect GPIPE_RULE_COPIES: gpipe: the functor that rule<T>\(\) of the optimizer \(O\) returns takes the parameter by value, and would change a copy
 // expect GPIPE_RULE_TAKES: gpipe: the functor that rule<T>\(\) of the optimizer \(O\) returns takes other arguments
@@ -20,7 +21,7 @@
 
 #include <memory>
 
-#ifdef GPIPE_NOT_TRIVIAL
+#if defined(GPIPE_NOT_TRIVIAL) || defined(GPIPE_ALIGNED)
 #include <support/remote.hpp>
 using Device = toy::Remote;
 #else
@@ -79,7 +80,11 @@ struct Mistake {
     template <class T> void operator()(UpdateContext, UpdateTensor<T, 0>&) const noexcept {}
 };
 #else
+#if defined(GPIPE_ALIGNED)
+struct alignas(512) Mistake {
+#else
 struct Mistake {
+#endif
     static constexpr int states = 1;
     template <class T> auto rule(UpdateContext) const {
 #if defined(GPIPE_RULE_COPIES)
@@ -87,7 +92,7 @@ struct Mistake {
 #elif defined(GPIPE_RULE_TAKES)
         return [](T& parameter, T gradient) { parameter -= gradient; };
 #else
-        return [](T& parameter, T gradient, T&) { parameter -= gradient; };
+    return [](T& parameter, T gradient, T&) { parameter -= gradient; };
 #endif
     }
     template <class T>

@@ -231,8 +231,7 @@ void refuses_momentum(O optimizer, std::string const& wants) {
     set(0.5f);
     CHECK_THROWS_WITH_AS(
         train.step(data.inputs, data.targets),
-        ("gpipe: " + wants + ": a Training that is to have momentum later has to be made with some")
-            .c_str(),
+        ("gpipe: " + wants + ": what is to have momentum later has to have some then").c_str(),
         std::invalid_argument);
     CHECK(train.steps() == 6);
     CHECK(trained.parameters() == before);
@@ -241,8 +240,10 @@ void refuses_momentum(O optimizer, std::string const& wants) {
     CHECK(train.steps() == 7);
 }
 template <class Device, class... More> void refuses_momentum() {
-    std::string const of_sgd = "gpipe::SGD wants more state (1) than was planned (0)",
-                      of_root = "gpipe::RMSProp wants more state (2) than was planned (1)";
+    std::string const of_sgd =
+                          "gpipe::SGD wants more state (1) than when the Training was made (0)",
+                      of_root =
+                          "gpipe::RMSProp wants more state (2) than when the Training was made (1)";
     refuses_momentum<gpipe::SGD, Device, More...>({}, of_sgd);
     refuses_momentum<gpipe::RMSProp, Device, More...>({}, of_root);
     refuses_momentum<gpipe::Grouped<gpipe::SGD>, Device, More...>({}, of_sgd);
@@ -264,38 +265,94 @@ TEST_CASE("momentum that was not planned is refused before the step") {
     SUBCASE("on a device with memory of its own") { refuses_momentum<Remote>(); }
 }
 
-TEST_CASE("ranks refuse momentum that was not planned together, whoever is given it") {
-    using T = Train<gpipe::SGD, Host, toy::Wired>;
+namespace {
+
+// One that keeps the mean gradient, and has of SGD its rate.
+struct Mean : gpipe::SGD {
+    static constexpr std::size_t states = 1;
+    template <class T> auto rule(gpipe::UpdateContext) const {
+        return [rate = static_cast<T>(learning_rate)](T& p, T gradient, T& mean) {
+            mean = T(0.5) * mean + T(0.5) * gradient;
+            p -= rate * mean;
+        };
+    }
+    template <class T>
+    void operator()(gpipe::UpdateContext context,
+                    gpipe::UpdateTensor<T, states> tensor) const noexcept {
+        gpipe::apply_to_all(*this, context, tensor);
+    }
+};
+struct MeanAlone {
+    static constexpr std::size_t states = 1;
+    float learning_rate = 1e-2f;
+    template <class T> auto rule(gpipe::UpdateContext context) const {
+        return Mean{{learning_rate}}.rule<T>(context);
+    }
+    template <class T>
+    void operator()(gpipe::UpdateContext context,
+                    gpipe::UpdateTensor<T, states> tensor) const noexcept {
+        gpipe::apply_to_all(*this, context, tensor);
+    }
+};
+// Whose state grows with what nobody compares.
+struct Grows : MeanAlone {
+    static constexpr std::size_t states = 1;
+    bool keeps = false;
+    std::size_t chosen_states() const { return keeps; }
+};
+
+// On one rank, or on all: whoever is told of more state.
+template <class O, class F> void refused_on_ranks(F set) {
+    using T = Train<O, Host, toy::Wired>;
     std::vector<toy::Watch> watches(3);
     auto crew = toy::Crew<T>({1, 1, 1}, false, 1, [&](std::size_t r, toy::Rank::Options device) {
-        T::Options options;
+        typename T::Options options;
         options.samples = 9;
         options.device = device;
         return std::make_unique<T>(toy::make_net<float>(watches[r]), toy::MeanSquare<float, 3>{},
-                                   gpipe::SGD{}, options);
+                                   O{}, options);
     });
     toy::Data<float> const data(9, 1);
     for (std::size_t const given : {0u, 1u, 2u, 3u}) {
         crew.each([&](std::size_t r) {
-            crew[r].optimizer().momentum = given == 3 || given == r ? 0.5f : 0.0f;
+            set(crew[r].optimizer(), given == 3 || given == r);
             crew[r].step(data.inputs, data.targets);
         });
         for (std::size_t r = 0; r < 3; ++r) {
             CAPTURE(r);
             REQUIRE(crew.errors[r]);
             CHECK_THROWS_WITH_AS(std::rethrow_exception(crew.errors[r]),
-                                 doctest::Contains(given == 3
-                                                       ? "gpipe::SGD wants more state (1) than was"
-                                                       : "all have to be told the same"),
+                                 doctest::Contains(given == 3 ? " wants more state (1) than when "
+                                                              : "have to be told the same"),
                                  std::invalid_argument);
         }
     }
     crew.each([&](std::size_t r) {
-        crew[r].optimizer().momentum = 0;
+        set(crew[r].optimizer(), false);
         crew[r].step(data.inputs, data.targets);
         CHECK(crew[r].steps() == 1);
     });
     crew.rethrow();
+}
+
+} // namespace
+
+TEST_CASE("ranks refuse state that was not planned together, whoever is given it") {
+    refused_on_ranks<gpipe::SGD>([](auto& o, bool more) { o.momentum = more ? 0.5f : 0; });
+    refused_on_ranks<Grows>([](auto& o, bool more) { o.keeps = more; });
+}
+
+TEST_CASE("an optimizer that derives from SGD has its own states, whatever SGD's momentum is") {
+    static_assert(gpipe::states_of(gpipe::SGD{}) == 0);
+    static_assert(gpipe::states_of(Mean{}) == 1);
+    static_assert(gpipe::states_of(gpipe::Grouped<gpipe::SGD>{}) == 0);
+    static_assert(gpipe::states_of(gpipe::Grouped<Mean>{}) == 1);
+    Trained<Mean, Host> derived({}, 3e-3f);
+    Trained<MeanAlone, Host> alone({}, 3e-3f);
+    CHECK(derived.losses == alone.losses);
+    CHECK(derived.parameters() == alone.parameters());
+    Trained<gpipe::Grouped<Mean>, Host> grouped({}, 3e-3f);
+    CHECK(grouped.parameters() == alone.parameters());
 }
 
 TEST_CASE("momentum may rest: what there was stays for when it comes back") {

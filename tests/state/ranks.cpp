@@ -725,3 +725,53 @@ TEST_CASE("ranks that save to other paths, or do something else, are refused, an
     alone.wait();
     CHECK(files_in(folder) == 2);
 }
+
+namespace {
+
+// A chain on as many ranks, saved by them, now and in the background, is what one has that loads
+// it.
+template <class... Layers> void loads_what_ranks_save() {
+    using Chain = gpipe::Pipeline<Layers...>;
+    constexpr std::size_t K = sizeof...(Layers);
+    using OnRanks = gpipe::Training<Chain, gpipe::Cells<K>, gpipe::MicroBatches<2>,
+                                    gpipe::Loss<Loss>, toy::Wired>;
+    Folder const folder;
+    auto crew = toy::Crew<OnRanks>(
+        std::vector<std::size_t>(K, 1), false, 1, [](std::size_t, toy::Rank::Options device) {
+            typename OnRanks::Options options;
+            options.samples = 4;
+            options.device = device;
+            options.snapshot = true;
+            return std::make_unique<OnRanks>(Chain{}, Loss{}, gpipe::SGD{}, options);
+        });
+    std::vector<float> const data(12, 0.5f);
+    for (bool const begun : {false, true, true}) {
+        crew.each([&](std::size_t r) {
+            crew[r].step(data, data);
+            if (begun)
+                gpipe::start_save(crew[r], folder / "state").wait();
+            else
+                gpipe::save(crew[r], folder / "state");
+        });
+        crew.rethrow();
+        gpipe::Training<Chain, gpipe::MicroBatches<2>, gpipe::Loss<Loss>> one{
+            Chain{}, Loss{}, {}, {.samples = 4}};
+        gpipe::load(one, folder / "state");
+        CHECK(one.steps() == crew[0].steps());
+        double const loss = one.step(data, data);
+        crew.each([&](std::size_t r) { CHECK(crew[r].step(data, data).loss == loss); });
+        crew.rethrow();
+    }
+}
+
+} // namespace
+
+TEST_CASE("a state is whole, whichever ranks have nothing to save") {
+    using Learns = toy::Linear<float, 3, 3>;
+    using Learned = toy::Tanh<float, 3>;
+    loads_what_ranks_save<Learned, Learns>();
+    loads_what_ranks_save<Learns, Learned>();
+    loads_what_ranks_save<Learned, Learns, Learned, Learns>();
+    loads_what_ranks_save<Learns, Learned, Learns>();
+    loads_what_ranks_save<Learned, Learned>();
+}

@@ -66,8 +66,8 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
 [[gnu::cold]] GPIPE_INLINE void refuse_states(std::string_view name, std::size_t states,
                                               std::size_t planned) {
     throw_error<std::invalid_argument>(
-        "gpipe: %s wants more state (%zu) than was planned (%zu): a Training that is to have "
-        "momentum later has to be made with some",
+        "gpipe: %s wants more state (%zu) than when the Training was made (%zu): what is to have "
+        "momentum later has to have some then",
         std::string(name).c_str(), states, planned);
 }
 // Throws std::invalid_argument where one is not finite, or not within its bounds, or wants state
@@ -75,9 +75,8 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
 template <class O> void check_rates(void const* optimizer, std::size_t planned_states) {
     O const& own = *static_cast<O const*>(optimizer);
     each_rate(own, &check_rate);
-    if constexpr (requires { own.chosen_states(); })
-        if (own.chosen_states() > planned_states)
-            refuse_states(chosen_name(own), own.chosen_states(), planned_states);
+    if (states_of(own) > planned_states)
+        refuse_states(chosen_name(own), states_of(own), planned_states);
 }
 
 } // namespace gpipe::detail

@@ -133,9 +133,10 @@ void apply_to_all(O const& optimizer, UpdateContext context,
 /// const`, a Training calls that when it is made and before every step, with its number of layers,
 /// and `void check_tensors(std::span<UpdateContext const>) const` when it is made, with what an
 /// update will be told of each parameter tensor, frozen ones too, as far as it is known: they may
-/// throw. If it has `std::size_t chosen_states() const`, a Training plans only so many of its
-/// states, the first ones: as many as that says when it is made; later it may want fewer, not more.
-/// The others are not its own: it neither reads nor writes them. Members that are called
+/// throw. If it has, itself, `std::size_t chosen_states() const`, a Training plans only so many of
+/// its states, the first ones: as many as that says when it is made; later it may want fewer, not
+/// more. The others are not its own: it neither reads nor writes them. (And `void choose_most()`
+/// has it want all, for plans that hold for any.) Members that are called
 /// learning_rate, weight_decay, momentum, alpha, epsilon, beta1 and beta2 have to be finite before
 /// every step, the last three at least 0 and betas less than 1. Of the others any sign will do:
 /// with a negative rate a loss is climbed.
@@ -148,9 +149,24 @@ concept OptimizerFunctor = std::copyable<O> && requires {
     noexcept->std::same_as<void>;
 };
 
+namespace detail {
+
+// Whether O says it itself: what it inherits is of the states of another.
+template <class R, class C> std::type_identity<C> class_of(R (C::*)() const);
+template <class O>
+concept ChoosesStates = requires {
+    requires std::is_same_v<typename decltype(class_of(&O::chosen_states))::type, O>;
+};
+
+} // namespace detail
+
 /// How many arrays of state an optimizer has at construction: fewer than `states` if it has chosen.
 template <class O> constexpr std::size_t states_of(O const& optimizer) {
-    if constexpr (requires { optimizer.chosen_states(); })
+    if constexpr (requires { requires O::states == O::grouped::states; })
+        return states_of<typename O::grouped>(optimizer);
+    else if constexpr (requires { requires O::states == O::hooked::states; })
+        return states_of<typename O::hooked>(optimizer);
+    else if constexpr (detail::ChoosesStates<O>)
         return optimizer.chosen_states();
     else
         return O::states;

@@ -88,6 +88,10 @@ template <class Chosen, class Net> struct CheckParts {
         static_assert(is_copied || !Update::immediate || trivial,
                       "gpipe: with update::Immediate an optimizer must be trivially copyable: each "
                       "step that is under way has its own");
+        constexpr bool aligned = alignof(Optimizer) <= slot_alignment;
+        static_assert(aligned || !(is_copied || Update::immediate),
+                      "gpipe: the alignment of the optimizer is more than 256 bytes, the most that "
+                      "copies of it have on this device, and with update::Immediate");
         return loss_enqueues && (trivial || (!is_copied && !Update::immediate));
     }
 };

@@ -26,11 +26,11 @@ template <class Group> struct LoaderTensors;
 template <class... Ts> struct LoaderTensors<Tensors<Ts...>> {
     std::tuple<std::unique_ptr<typename Ts::Element[]>...> arrays;
 
-    explicit LoaderTensors(std::size_t samples)
+    explicit LoaderTensors([[maybe_unused]] std::size_t samples)
         : arrays(std::unique_ptr<typename Ts::Element[]>(
               new typename Ts::Element[checked_product(samples, Ts::size)])...) {}
     // read(span of each tensor) for a sample.
-    template <class Read> void fill(std::size_t sample, Read read) {
+    template <class Read> void fill([[maybe_unused]] std::size_t sample, Read read) {
         std::apply(
             [&](auto&... array) {
                 read(std::span<typename Ts::Element, Ts::size>(array.get() + sample * Ts::size,
@@ -38,7 +38,7 @@ template <class... Ts> struct LoaderTensors<Tensors<Ts...>> {
             },
             arrays);
     }
-    template <class Batch> Batch batch(std::size_t first_samples) const {
+    template <class Batch> Batch batch([[maybe_unused]] std::size_t first_samples) const {
         return std::apply(
             [&](auto const&... array) {
                 return Batch(std::span<typename Ts::Element const>(array.get(),

@@ -36,6 +36,7 @@ template <class O> ToldRates told_rates(void const* optimizer) {
     ToldRates result;
     auto const add = [&](std::uint64_t number) { result.others = mixed(result.others, number); };
     add(type_number(chosen_name(own)));
+    add(states_of(own));
     each_rate(own, [&](std::string_view name, double rate, double, double) {
         if (name == "learning_rate")
             result.learning_rate = rate;

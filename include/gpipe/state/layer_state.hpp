@@ -95,14 +95,16 @@ GPIPE_STATE_INLINE constexpr bool is_numbered(std::string_view name, std::string
     }
     return false;
 }
-// Whether a parameter and a buffer have one name.
-GPIPE_STATE_INLINE constexpr bool share_a_name(LayerState const& layer) {
+// Whether a parameter and a buffer have one name; which have any is said, for the address of an
+// array is no condition in constants where g++ looks for undefined behaviour.
+GPIPE_STATE_INLINE constexpr bool share_a_name(LayerState const& layer, bool parameters,
+                                               bool buffers) {
     for (std::size_t p = 0; p < layer.parameters.size(); ++p)
         for (std::size_t b = 0; b < layer.buffers.size(); ++b)
-            if (layer.names && layer.buffer_names ? layer.names[p] == layer.buffer_names[b]
-                : layer.names                     ? is_numbered(layer.names[p], "buffer.", b)
-                : layer.buffer_names              ? is_numbered(layer.buffer_names[b], "", p)
-                                                  : false)
+            if (parameters && buffers ? layer.names[p] == layer.buffer_names[b]
+                : parameters          ? is_numbered(layer.names[p], "buffer.", b)
+                : buffers             ? is_numbered(layer.buffer_names[b], "", p)
+                                      : false)
                 return true;
     return false;
 }
@@ -119,7 +121,8 @@ struct StateOfLayer {
         static_assert(known, "gpipe: a parameter or buffer has elements of a type that files do "
                              "not know: specialise gpipe::DtypeOf for it");
         if constexpr (names_fit<L>()) {
-            constexpr bool differ = !share_a_name(named<L>(elements));
+            constexpr bool differ =
+                !share_a_name(named<L>(elements), names_parameters<L>, names_buffers<L>);
             static_assert(differ,
                           "gpipe: a parameter and a buffer of this layer have one name: those of "
                           "parameter_names (else 0, 1, ...) must differ from those of buffer_names "
