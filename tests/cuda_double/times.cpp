@@ -180,11 +180,13 @@ TEST_CASE("so it does where skips go across") { takes_what_its_plan_says(397, &m
 TEST_CASE("steps under immediate updates take as long as one program of them all") {
     using Train = TrainOf<EvenNet, gpipe::update::Immediate>;
     double saved = 0;
+    std::size_t point = 0;
     for (char const* const name : {"OneForwardOneBackward", "ZeroBubbleH1", "ZeroBubbleH2"})
         for (std::size_t cells = 1; cells <= 4; ++cells)
             for (bool const alike : {false, true})
                 for (double const between : {0.0, 3.0})
                     for (std::size_t const graphs : {0u, 2u}) {
+                        if (toy::left_out(point, 7)) continue;
                         CAPTURE(name);
                         CAPTURE(cells);
                         CAPTURE(alike);
@@ -207,12 +209,13 @@ TEST_CASE("steps under immediate updates take as long as one program of them all
                             CHECK(std::abs(took - (eight + 4 * between)) <= 4 * between);
                         saved = std::max(saved, 1 - eight / (8 * one));
                     }
-    CHECK(saved > 0.05); // so they do overlap
+    CHECK((saved > 0.05 || toy::sanitized)); // so they do overlap
 }
 
 TEST_CASE("of what replicas tell each other no more shows than that of the cell that ends last") {
     auto const check = [](auto shard) {
         using Train = TrainOf<EvenNet, gpipe::Replicas<gpipe::dynamic, decltype(shard)>>;
+        std::size_t point = 0;
         for (std::size_t const replicas : {1u, 3u}) {
             double of_one = 0; // cell
             for (auto const& schedule : std::initializer_list<gpipe::schedule::Dynamic>{
@@ -220,6 +223,7 @@ TEST_CASE("of what replicas tell each other no more shows than that of the cell 
                      gpipe::schedule::ZeroBubbleH2{}, gpipe::schedule::Interleaved1F1B<2>{},
                      gpipe::schedule::BreadthFirst<2>{}, gpipe::schedule::ZeroBubbleV{}})
                 for (std::size_t const cells : {1u, 3u}) {
+                    if (of_one > 0 && toy::left_out(point, 5)) continue;
                     CAPTURE(schedule.name());
                     CAPTURE(cells);
                     CAPTURE(replicas);
