@@ -260,10 +260,10 @@ template <class Train, class Source> class Loader {
 };
 
 /// The mean loss over all samples of a source, see Loader, in its order: bit by bit what
-/// train.evaluate() says of all of them at once, of which no more are in memory than mini-batches
-/// `ahead`, which a thread reads, and one. As there, several ranks call it together, and each reads
-/// what its devices need. Throws what a Loader throws, what evaluate() throws, and what the source
-/// throws; other ranks, on hosts, then throw that this one has refused.
+/// train.evaluate() says of all of them at once. In memory are one mini-batch and `ahead` more,
+/// which a thread reads meanwhile. Several ranks call it together, and each reads what its devices
+/// need. Throws what a Loader throws, what evaluate() throws, and what the source throws; other
+/// ranks, on hosts, then throw that this one has refused.
 template <class Train, class Source>
 typename Train::Result evaluate(Train& train, Source source, std::size_t ahead = 2) {
     using Loading = Loader<Train, Source>;
