@@ -160,14 +160,19 @@ template <class F> void each_case(std::size_t one_in, F f) {
     CHECK(count > 0);
 }
 template <class Net> void takes_what_its_plan_says(std::size_t one_in, Net (*make)(toy::Watch&)) {
+    double sent = 0, offloaded = 0;
     each_case(one_in, [&](Case const& of) {
         Clocked<TrainOf<Net>> clocked(of, make);
         Durations const durations = clocked.durations();
         double const simulated = gpipe::simulate<double>(clocked.lowered(), durations).makespan;
         CHECK(simulated > 0);
+        sent += durations.of(gpipe::Kind::receive_input) + durations.of(gpipe::Kind::send_output);
+        offloaded += durations.of(gpipe::Kind::offload);
         CHECK(clocked.steps(1) == simulated);
         CHECK(clocked.steps(2) == 2 * simulated); // of which the first is kept as a graph
     });
+    CHECK((sent > 0 || toy::sanitized)); // else nothing would have been waited for
+    CHECK((offloaded > 0 || toy::sanitized));
 }
 
 } // namespace

@@ -34,7 +34,9 @@ struct Takes {
         bool const on_gpus = piece.from >= 0 && piece.to >= 0;
         std::size_t const row = timed_samples * sizeof(float);
         if (on_gpus) return piece.bytes % row == 0 ? between : others;
-        return piece.bytes % (6 * row) == 0 ? host : 0; // of an odd number of micro-batches
+        // The mini-batch has an odd number of rows, where M is odd; what a step is told is little.
+        bool const staged = piece.bytes % row == 0 && piece.bytes / row % 2 == 1;
+        return staged || piece.bytes < 4 * row ? 0 : host;
     }
 
   private:
@@ -59,6 +61,14 @@ class Durations {
     double operator()(gpipe::Action const& a) const {
         auto const found = times_.find(key(a));
         return found == times_.end() ? 0 : found->second;
+    }
+
+    /// Of all that are of this kind.
+    double of(gpipe::Kind kind) const {
+        double sum = 0;
+        for (auto const& [action, time] : times_)
+            if (std::get<0>(action) == kind) sum += time;
+        return sum;
     }
 
   private:

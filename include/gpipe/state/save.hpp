@@ -203,9 +203,9 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
     if constexpr (joins_ranks<Device>) {
         Shards shards(machine, state, followed(path), true);
         parts = shards;
-        bool const names = shards.is_first() && !shards.beside(); // the others' files
+        bool const is_index = shards.is_first() && !shards.beside();
         std::string begin =
-            file_begin(state, tensors, joined(metadata, names ? shards.index() : shards.mark()));
+            file_begin(state, tensors, joined(metadata, is_index ? shards.index() : shards.mark()));
         std::string index = file_begin(state, {}, joined(metadata, shards.index()));
         pending = PendingSave::start(
             [snapshot, end, shards = std::move(shards), begin = std::move(begin),
