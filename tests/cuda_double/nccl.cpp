@@ -1349,6 +1349,39 @@ void takes_what_its_plan_says(gpipe::schedule::Dynamic const& schedule, std::siz
     CHECK(cuda_double::complaints() == "");
 }
 
+template <class First>
+using SameEnds = gpipe::Pipeline<First, gpipe::Repeat<9, toy::Enqueued<toy::Linear<Real, 5, 5>>>,
+                                 First, toy::Enqueued<toy::Linear<Real, 5, 3>>>;
+using Untied = SameEnds<toy::Enqueued<toy::Linear<Real, 5, 5>>>;
+using Tied = SameEnds<toy::Enqueued<toy::TiedTo<toy::Linear<Real, 5, 5>, struct Shared>>>;
+template <class Net> Net make_ends(toy::Watch&) { return {}; }
+
+template <class Net, class... Policies>
+double time_of_a_step(gpipe::schedule::Dynamic const& schedule, std::size_t cells, bool graphs,
+                      toy::Takes takes) {
+    using OnGpu = TrainOf<gpipe::shard::Nothing, Net, Policies...>;
+    auto of = session(cells, 0);
+    of.lasts = takes;
+    cuda_double::Session const doubles(of);
+    toy::Watch watch;
+    typename OnGpu::Options o;
+    o.samples = 6 * toy::timed_samples;
+    o.micro_batches = 6;
+    o.schedule = schedule;
+    o.device.device.graphs = graphs;
+    CrewOf<OnGpu, &make_ends<Net>> crew(cells, watch, o);
+    crew.rethrow();
+    toy::Data<Real> const data(o.samples, 1);
+    double time = 0;
+    for (int n = 0; n < 3; ++n) { // of which the second is kept as a graph
+        double const begin = cuda_double::time();
+        crew.each([&](std::size_t r) { crew[r].step(data.inputs, data.targets); });
+        crew.rethrow();
+        time = cuda_double::time() - begin;
+    }
+    return time;
+}
+
 } // namespace
 
 TEST_CASE("on ranks with a GPU each steps take as long as their plan says") {
@@ -1364,5 +1397,28 @@ TEST_CASE("on ranks with a GPU each steps take as long as their plan says") {
                 takes_what_its_plan_says<Crew>(schedule, cells, 1, graphs, between);
                 takes_what_its_plan_says<Crew>(schedule, cells, 2, graphs, between);
                 takes_what_its_plan_says<ImmediateCrew>(schedule, cells, 1, graphs, between);
+            }
+}
+
+TEST_CASE("and of a sum of tied gradients no more shows than the way back") {
+    std::size_t left = 0;
+    for (char const* const name : {"GPipe", "OneForwardOneBackward", "Interleaved1F1B-2"})
+        for (bool const graphs : {false, true})
+            for (double const others : {1.0, 2.0}) {
+                if (toy::left_out(left, 5)) continue;
+                CAPTURE(name);
+                CAPTURE(graphs);
+                CAPTURE(others);
+                auto const schedule = gpipe::schedule::find_schedule(name);
+                toy::Takes const takes{.alike = true, .others = others};
+                for (std::size_t const cells : {2u, 3u}) {
+                    double const tied = time_of_a_step<Tied>(schedule, cells, graphs, takes);
+                    double const untied = time_of_a_step<Untied>(schedule, cells, graphs, takes);
+                    CHECK(tied - untied == others);
+                    using Immediate = gpipe::update::Immediate;
+                    CHECK(time_of_a_step<Tied, Immediate>(schedule, cells, graphs, takes) -
+                              time_of_a_step<Untied, Immediate>(schedule, cells, graphs, takes) <=
+                          others);
+                }
             }
 }

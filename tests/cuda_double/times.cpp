@@ -34,8 +34,13 @@ using Real = float;
 using Net = toy::EnqueuedNet<Real>;
 // Equal layers, whose cells are alike where K divides their number.
 using EvenNet = gpipe::Pipeline<gpipe::Repeat<12, toy::Enqueued<toy::Linear<Real, 5, 5>>>>;
+// So they are with one parameter at both ends.
+using Tied = toy::Enqueued<toy::TiedTo<toy::Linear<Real, 5, 5>, struct Shared>>;
+using TiedNet =
+    gpipe::Pipeline<Tied, gpipe::Repeat<10, toy::Enqueued<toy::Linear<Real, 5, 5>>>, Tied>;
 template <class Net>
-using LossOf = toy::EnqueuedLoss<toy::MeanSquare<Real, std::is_same_v<Net, EvenNet> ? 5 : 3>>;
+constexpr std::size_t width = std::is_same_v<Net, EvenNet> || std::is_same_v<Net, TiedNet> ? 5 : 3;
+template <class Net> using LossOf = toy::EnqueuedLoss<toy::MeanSquare<Real, width<Net>>>;
 template <class Net, class... Policies>
 using TrainOf = gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>,
                                 gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<LossOf<Net>>, Cuda,
@@ -64,7 +69,7 @@ template <class Train> class Clocked {
                                          options(of))),
           inputs_(5 * toy::timed_samples * of.micro_batches * of.replicas, 0.5f),
           targets_(inputs_) {
-        targets_.resize(inputs_.size() / 5 * (std::is_same_v<Net, EvenNet> ? 5 : 3));
+        targets_.resize(inputs_.size() / 5 * width<Net>);
     }
     ~Clocked() {
         train_.reset();
@@ -120,6 +125,7 @@ Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
 using SkipNet = toy::SkipNetOf<Real, toy::Enqueued>;
 SkipNet make_skips(toy::Watch&) { return {}; }
 EvenNet make_even_net(toy::Watch&) { return {}; }
+TiedNet make_tied_net(toy::Watch&) { return {}; }
 
 // f(case) of one in so many of all schedules, checkpointings and ways to run them.
 template <class F> void each_case(std::size_t one_in, F f) {
@@ -249,4 +255,33 @@ TEST_CASE("of what replicas tell each other no more shows than that of the cell 
     };
     SUBCASE("all of it") { check(gpipe::shard::Nothing{}); }
     SUBCASE("parts of the optimizer's state") { check(gpipe::shard::OptimizerState{}); }
+}
+
+TEST_CASE("a tied gradient goes to the first end as soon as it is whole, and the sum comes back") {
+    std::size_t point = 0;
+    for (std::string const name :
+         {"GPipe", "OneForwardOneBackward", "ZeroBubbleH1", "Interleaved1F1B-2", "ZeroBubbleV"})
+        for (std::size_t cells = 1; cells <= 4; ++cells)
+            for (std::size_t const graphs : {0u, 2u})
+                for (double const others : {1.0, 3.0}) {
+                    if (toy::left_out(point, 7)) continue;
+                    CAPTURE(name);
+                    CAPTURE(cells);
+                    CAPTURE(graphs);
+                    CAPTURE(others);
+                    Case of{cells, 6, gpipe::schedule::find_schedule(name)};
+                    of.graphs = graphs;
+                    of.peers = point % 2 == 0;
+                    of.takes = {.alike = true, .between = 1, .others = others};
+                    Clocked<TrainOf<TiedNet>> clocked(of, &make_tied_net);
+                    gpipe::Programs const& programs = clocked.lowered().programs;
+                    auto const times =
+                        gpipe::simulate<double>(clocked.lowered(), clocked.durations());
+                    std::size_t const last = programs.device_of(programs.cells() - 1);
+                    double const there = times.end[programs.end(last) - 1] + others,
+                                 here = times.end[programs.end(0) - 1],
+                                 back = std::max(here, there) + others;
+                    CHECK(clocked.steps(3) ==
+                          3 * (last == 0 ? times.makespan : std::max(times.makespan, back)));
+                }
 }

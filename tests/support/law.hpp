@@ -303,6 +303,10 @@ class Definition {
         auto const next = [&](std::size_t device) {
             return token(squares, 2 * revoked + ties + programs.cells() + device);
         };
+        // The gradient of an end of a tie, where they are added up.
+        auto const brought = [&](std::size_t end) {
+            return token(squares, 3 * revoked + ties + programs.cells() + end);
+        };
         auto const sums = [&] {
             reads_all(here);
             for (gpipe::TiedCell const& tied : ending_->ties)
@@ -312,10 +316,20 @@ class Definition {
                     work.reads.push_back(summed(c));
         };
         switch (step.kind) {
-        case Kind::reduce:
+        case Kind::bring_gradient:
             for (gpipe::TiedCell const& tied : ending_->ties)
-                if (tied.tie == step.calls)
+                if (tied.end == step.calls)
                     reads_all([&](gpipe::Action const& a) { return a.cell == tied.cell; });
+            work.reads.push_back(lasting(parameters, d)); // so the last sum was found
+            work.writes = {brought(step.calls)};
+            return work;
+        case Kind::reduce:
+            for (gpipe::TiedCell const& tied : ending_->ties) {
+                if (tied.tie != step.calls) continue;
+                reads_all([&](gpipe::Action const& a) { return a.cell == tied.cell; });
+                if (ending_->copies_state && programs.device_of(tied.cell) != d)
+                    work.reads.push_back(brought(tied.end));
+            }
             work.writes = {reduced(step.calls)};
             return work;
         case Kind::all_reduce:

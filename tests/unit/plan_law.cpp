@@ -179,7 +179,8 @@ gpipe::Ending some_ending(gpipe::ChainShape const& chain, MemoryPlan const& plan
     for (std::size_t n = random() % 4; n > 0; --n) {
         for (std::uint32_t c = 0; c < plan.cells.size(); ++c)
             for (std::size_t end = random() % 5; end < 2; ++end)
-                if (result.learns[c]) ties.push_back({tie, c});
+                if (result.learns[c])
+                    ties.push_back({tie, c, static_cast<std::uint32_t>(ties.size())});
         tie += !ties.empty() && ties.back().tie == tie;
     }
     if (random() % 2 == 0) result.replicas = {2 + random() % 3, random() % 2 == 0};
@@ -848,26 +849,34 @@ struct RankWalk {
         memory.emplace_back(plan.host, Operands::none);
         std::vector<std::vector<bool>> there(tables.size(),
                                              std::vector<bool>(operands.values.size()));
-        // By edge and direction; then by rank, for commits.
+        // By edge and direction; then by rank, for commits, and by end, for gradients of ties.
         std::map<std::size_t, std::vector<std::uint32_t>> on_its_way;
         std::vector<bool> told(ranks.count);
         for (gpipe::Action const& a : lowered.programs)
             if (a.kind == Kind::send_commit) told[a.edge] = true;
+        // Of gradients of ties: 1 who sends, 2 who receives.
+        std::vector<int> ends(lowered.programs.size());
+        for (std::size_t i = 1; i < lowered.programs.size(); ++i) {
+            gpipe::Action const &before = lowered.programs[i - 1], &a = lowered.programs[i];
+            if (a.kind == Kind::bring_gradient && before.kind == a.kind && before.edge == a.edge)
+                ends[i - 1] = 1, ends[i] = 2;
+        }
         auto const way = [&](Step const& step) -> std::size_t {
             bool const back =
                 step.kind == Kind::send_gradient || step.kind == Kind::receive_gradient;
             if (is_transfer(step.kind)) return 2 * step.calls + back;
+            if (ends[step.action] > 0) return 2 * lowered.edges.size() + ranks.count + step.calls;
             return 2 * lowered.edges.size() +
                    (step.kind == Kind::commit ? ranks.of(step.device) : step.calls);
         };
         auto const crosses = [&](Step const& step) {
             return (is_transfer(step.kind) && lowered.edges[step.calls].link == Link::sent) ||
-                   step.kind == Kind::send_commit ||
+                   step.kind == Kind::send_commit || ends[step.action] > 0 ||
                    (step.kind == Kind::commit && told[ranks.of(step.device)]);
         };
-        auto const sends = [](Step const& step) {
+        auto const sends = [&](Step const& step) {
             return step.kind == Kind::send_output || step.kind == Kind::send_gradient ||
-                   step.kind == Kind::send_commit;
+                   step.kind == Kind::send_commit || ends[step.action] == 1;
         };
         auto const step_of = [&](Lane const& lane) -> Step const* {
             return lane.next < lane.end ? &tables[lane.rank].steps[lane.next] : nullptr;
@@ -965,13 +974,15 @@ struct SomeRanks {
 
 TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") {
     std::map<std::string, std::size_t> swapped;
-    std::size_t messages = 0, commits = 0, several = 0;
-    for (std::size_t n = 0; n < (toy::long_tests() ? 3000 : 300 / toy::one_of(1)); ++n) {
+    std::size_t messages = 0, commits = 0, brought = 0, several = 0;
+    std::size_t const cases = toy::long_tests() ? 3000 : 300 / toy::one_of(1);
+    for (std::size_t n = 0; n < 3 * cases; ++n) {
         CAPTURE(n);
-        Random random(n);
+        bool const at_once = n >= cases; // updates, so that messages of the end are among others
+        Random random(at_once ? 3000 - cases + n : n);
         Programs const schedule = some_schedule(random);
         SomeRanks some(schedule.devices(), random);
-        bool const on_streams = random() % 2 == 0;
+        bool const on_streams = random() % 2 == 0 || at_once;
         if (on_streams) std::fill(some.lanes.begin(), some.lanes.end(), 1);
         Ranks ranks = some.all();
         Case test{toy::some_plan(schedule, random() % 3 == 0, random, random() % 2 == 0 ? 40 : 0,
@@ -985,7 +996,7 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         for (std::size_t r = 0; r < plan.lowered.order.size() && !receives.empty(); ++r)
             if (std::uint32_t const i = receives[plan.lowered.order[r]]; i != gpipe::no_message)
                 REQUIRE(plan.lowered.order[r + 1] == i);
-        bool const evaluation = random() % 3 == 0;
+        bool const evaluation = random() % 3 == 0 && !at_once;
         Lowered lowered;
         Operands operands;
         if (evaluation) {
@@ -998,7 +1009,7 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
             ending.ranks = ranks;
             if (on_streams) {
                 ending.calls_enqueue = ending.copies_state = true;
-                ending.immediate = random() % 2 == 0;
+                ending.immediate = random() % 2 == 0 || at_once;
                 ending.squares = ending.squares && !ending.immediate;
             }
             EndedStep step = with_ending(plan.lowered, plan.operands, ending);
@@ -1023,8 +1034,10 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
             steps += walk.tables.back().steps.size();
             for (Step const& step : walk.tables.back().steps)
                 messages += step.kind == Kind::send_output || step.kind == Kind::send_gradient;
-            for (Step const& step : walk.tables.back().steps)
+            for (Step const& step : walk.tables.back().steps) {
                 commits += step.kind == Kind::send_commit;
+                brought += step.kind == Kind::bring_gradient;
+            }
         }
         REQUIRE(steps == lowered.programs.size());
         for (bool const meets : {true, false}) {
@@ -1042,7 +1055,7 @@ TEST_CASE("ranks meet at every message without a buffer, a tag, or a deadlock") 
         ++swapped[walk.run(random)];
     }
     MESSAGE(several << " cases of several ranks, " << messages << " messages, " << commits
-                    << " commits; with two steps of a "
+                    << " commits, " << brought << " of gradients of ties; with two steps of a "
                     << "lane swapped:");
     for (auto const& [what, count] : swapped)
         MESSAGE(count << " " << (what.empty() ? "equivalent" : what));

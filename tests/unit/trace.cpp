@@ -265,16 +265,17 @@ TEST_CASE("what ends a step has letters of its own, and is in no bubble") {
           "device 0   F0 F1 .  B0 .  B1 QQQ UUU\n"
           "device 1   .  F0 B0 F1 B1 AAAAQQ UUGGG\n");
     // In its second cell, too; a tie, buffers, what a device is told, and what is taken back.
-    Timeline one(1, 2, 1, 9);
+    Timeline one(1, 2, 1, 10);
     one.add({gpipe::forward(0, 0), 0, 0, 0, 1});
     one.add({gpipe::forward(1, 0), 0, 0, 1, 2});
     double time = 2;
-    for (Kind const kind : {Kind::reduce, Kind::reduce_scatter, Kind::next_buffers,
-                            Kind::take_state, Kind::revoke, Kind::commit, Kind::send_commit}) {
+    for (Kind const kind :
+         {Kind::bring_gradient, Kind::reduce, Kind::reduce_scatter, Kind::next_buffers,
+          Kind::take_state, Kind::revoke, Kind::commit, Kind::send_commit}) {
         one.add({{kind, 1, 0}, 0, 0, time, time + 1});
         time += 1;
     }
-    CHECK(gpipe::trace::text(one) == "device 0   F0 f0 TTTAAANNNKKKVVVCCCsss\n");
+    CHECK(gpipe::trace::text(one) == "device 0   F0 f0 tttTTTAAANNNKKKVVVCCCsss\n");
 }
 
 TEST_CASE("with more cells on a device, each has a letter behind the kind's") {

@@ -10,23 +10,6 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
-// The largest tensor that this device adds up with one of another device.
-GPIPE_INLINE constexpr std::size_t most_tied(ChainShape const& chain,
-                                             Array<std::size_t> const& first,
-                                             Programs const& programs, std::size_t device) {
-    auto const device_of = [&](std::size_t layer) {
-        return programs.device_of(cell_of(first, layer));
-    };
-    std::size_t bytes = 0;
-    bool here = false;
-    for (TiedTensor const& end : chain.ties) {
-        if (!chain.layers[end.layer].learns(end.tensor)) continue;
-        if (end.is_first) here = device_of(end.layer) == device;
-        if (here && device_of(end.layer) != device) bytes = std::max(bytes, end.bytes);
-    }
-    return bytes;
-}
-
 // The layers of a device, in the order of the chain.
 GPIPE_INLINE constexpr Array<std::size_t>
 layers_on(std::size_t device, Array<std::size_t> const& first, Programs const& programs) {
@@ -70,6 +53,7 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
     plan.begin = Array<DeviceOffsets>(devices);
     plan.stages = staging.state > 0;
     plan.replication = request.replication;
+    plan.brought = Array<std::size_t>(chain.ties.size());
     if (!shards) plan.holders = tie_holders(chain.ties, first, programs);
     plan.staged_inputs = staging.inputs.slots(staging.samples);
     plan.staged_targets = staging.targets.slots(staging.samples);
@@ -226,9 +210,13 @@ GPIPE_INLINE constexpr std::size_t learned_bytes(LayerInfo const* layers, std::s
                 stage(plan.order_at, slot_bytes(all * sizeof(std::uint32_t)));
             }
         }
-        stage(begin.tied, staging.ties && trains
-                              ? slot_bytes(detail::most_tied(chain, first, programs, d))
-                              : 0);
+        bool adds = false; // what ends of a tie have
+        for (std::size_t e = 0; e < chain.ties.size() && staging.ties && trains; ++e) {
+            TiedTensor const& end = chain.ties[e];
+            std::size_t const on = programs.device_of(cell_of(first, end.layer));
+            if (end.is_first) adds = on == d && chain.layers[end.layer].learns(end.tensor);
+            if (adds && on != d) stage(plan.brought[e], slot_bytes(end.bytes));
+        }
         stage(begin.replicas, request.replication.room(message));
         if (programs.device_of(0) == d) stage(plan.inputs_at, staging.steps * plan.staged_inputs);
         for (SideInfo const& side : chain.sides) {

@@ -47,7 +47,7 @@ struct Staging {
     /// room for the sums, too: where updates are, and for all on the device of the last cell.
     std::size_t squares = 0;
     std::size_t steps = 1; ///< mini-batches that there is room for at once
-    bool ties = false;     ///< whether there is room for a gradient where tied ones are added up
+    bool ties = false;     ///< whether there is room for gradients where tied ones are added up
 };
 
 /// A slack with which nobody waits for room.
@@ -67,7 +67,7 @@ struct PlanRequest {
     std::size_t guard = 0;       ///< bytes behind the gradients and statistics of each layer
     std::size_t slack = no_wait; ///< see TrainingOptions
     Replication replication{};   ///< whose gradients are added up
-    bool hears = false;          ///< whether commits come from another rank while layers run
+    bool hears = false; ///< whether what ends a step comes from another rank while layers run
 };
 
 /// In which inputs of cells, their gradients and parts have a place each.
@@ -100,7 +100,6 @@ struct DeviceOffsets {
     std::size_t sides = 0;        ///< the staged side inputs that it reads
     std::size_t staged_sides = 0; ///< bytes of one mini-batch's, as MemoryPlan::staged_inputs
     std::size_t squares = 0;      ///< what sums of squares take, then the sums
-    std::size_t tied = 0;         ///< where gradients of others come to be added
     std::size_t replicas = 0;     ///< where parts of other replicas' gradients come
     std::size_t handles = 0;      ///< their workspaces
     std::size_t host = 0; ///< not there, but in the host's memory: what it copies to or through
@@ -119,6 +118,9 @@ struct MemoryPlan {
     /// device's tensors.
     Array<std::size_t> optimizer;
     TieHolders holders; ///< none of replicas that share the optimizer's states
+    /// By end of a tie: where its gradient comes to be added, on the device of the first, if that
+    /// is another.
+    Array<std::size_t> brought;
     /// By layer: offset of its buffers, and of its statistics, in the first replica's.
     ///@{
     Array<std::size_t> buffers;

@@ -17,10 +17,10 @@ class EndTable {
         : step_(step), programs_(step.programs), ending_(ending), size_(programs_.size()),
           devices_(step.devices()), last_(programs_.device_of(programs_.cells() - 1)),
           ranks_(ending.ranks), gradients_(programs_.cells(), Operands::none),
-          whole_(programs_.cells(), Operands::none),
+          whole_(programs_.cells(), Operands::none), brought_(ending.ties.size()),
           statistics_(ending.buffers.empty() ? 0 : programs_.cells() * programs_.micro_batches()),
           updates_(devices_), moves_(devices_),
-          ends_(9 * devices_ + programs_.cells() + 2 + ending.ties.size()) {
+          ends_(9 * devices_ + programs_.cells() + 2 + 3 * ending.ties.size()) {
         ranks_.devices = devices_;
         for (std::size_t c = 0; c < programs_.cells(); ++c)
             if (ending.learns[c]) updates_[programs_.device_of(c)] = true;
@@ -32,7 +32,10 @@ class EndTable {
         std::size_t const most = size_ + ends_.size();
         for (std::size_t i = 0; i < size_; ++i)
             chain_ += is_backward(programs_[i].kind) || finds(programs_[i]);
-        each_tie([&](Part<TiedCell> tie) { each_cell(tie, [&](std::uint32_t) { ++chain_; }); });
+        each_tie([&](Part<TiedCell> tie) {
+            each_cell(tie, [&](std::uint32_t) { ++chain_; });
+            for (TiedCell const& end : tie) chain_ += is_away(end, tie[0]);
+        });
         for (std::size_t c = 0; c < programs_.cells(); ++c)
             chain_ += ending.replicas.count > 1 && ending.learns[c];
         first_ = operands.values.size() + chain_;
@@ -41,7 +44,7 @@ class EndTable {
         all_.begin = Array<std::uint32_t>(most + 1);
         all_.all = Array<Operand>(operands.all.size() + (statistics_.empty() ? 4 : 6) * size_ +
                                   9 * programs_.cells() + 27 * devices_ +
-                                  ending.ties.size() * (programs_.cells() + 2) + 16);
+                                  ending.ties.size() * (3 * programs_.cells() + 7) + 16);
         all_.values = Array<Value>(first_ + kinds * devices_);
         for (std::size_t v = 0; v < chain_; ++v) all_.values[v] = operands.values[v];
         for (std::size_t v = 0; v < kinds * devices_; ++v)
@@ -132,6 +135,14 @@ class EndTable {
         }
     }
 
+    // Whether the gradient of this end cannot be read where the first one is.
+    bool is_away(TiedCell const& end, TiedCell const& first) const {
+        return programs_.device_of(end.cell) != programs_.device_of(first.cell) &&
+               (ending_.copies_state || rank_of(end) != rank_of(first));
+    }
+    std::size_t rank_of(TiedCell const& end) const {
+        return ranks_.of(programs_.device_of(end.cell));
+    }
     // Once each, however many ends a cell has.
     template <class F> static void each_cell(Part<TiedCell> tie, F f) {
         for (std::size_t i = 0; i < tie.size(); ++i)
@@ -187,6 +198,7 @@ class EndTable {
     Array<std::size_t> commits_;      // by rank: the device whose stream commits
     Array<std::uint32_t> gradients_;  // by cell: the value that has all so far
     Array<std::uint32_t> whole_;      // by cell: the last backward
+    Array<std::uint32_t> brought_;    // by end of a tie: the value that comes from there
     Array<std::uint32_t> statistics_; // by cell and micro-batch, if any layer has them: the value
     Array<bool> updates_, moves_;     // by device: whether its layers learn, and have buffers
     Array<Action> ends_;

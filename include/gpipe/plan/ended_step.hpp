@@ -12,6 +12,7 @@ namespace gpipe {
 struct TiedCell {
     std::uint32_t tie = 0;  ///< ends of a tie stand together, in the order of the chain
     std::uint32_t cell = 0; ///< that has one
+    std::uint32_t end = 0;  ///< its number, in Model::ties
 };
 
 /// What a cell has of layers with buffers, or whose replicas tell each other something.

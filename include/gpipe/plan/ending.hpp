@@ -24,9 +24,8 @@ class EndBuilder : public EndTable {
   private:
     void end_together() {
         add_up(false, 0, devices_);
-        each_tie([&](Part<TiedCell> tie) {
-            for (std::size_t r = 0; r < ranks_.count; ++r) reduce(tie, r);
-        });
+        each_tie([&](Part<TiedCell> tie) { bring(tie); });
+        each_tie([&](Part<TiedCell> tie) { reduce(tie); });
         add_up(true, 0, devices_);
         for (std::size_t d = 0; d < devices_; ++d) next_buffers(d);
         if (ending_.squares) each_learner([&](std::size_t d) { sum_squares(d); });
@@ -71,9 +70,10 @@ class EndBuilder : public EndTable {
             called[device] = true;
             add_up(false, device, device + 1);
             each_tie([&](Part<TiedCell> tie) {
-                for (std::size_t r = 0; r < ranks_.count && all(tie, called); ++r)
-                    if (!reduced[tie[0].tie]) reduce(tie, r);
-                reduced[tie[0].tie] = all(tie, called);
+                if (reduced[tie[0].tie] || !all(tie, called)) return;
+                bring(tie);
+                reduce(tie);
+                reduced[tie[0].tie] = true;
             });
             for (std::size_t d = 0; d < devices_; ++d) {
                 bool ends = called[d] && !ended[d];
@@ -102,6 +102,34 @@ class EndBuilder : public EndTable {
             if (updates_[d]) f(d);
     }
 
+    std::uint32_t& brought(TiedCell const& end) {
+        return brought_[static_cast<std::size_t>(&end - ending_.ties.data())];
+    }
+    // Of several ranks, so that who waits for a message keeps no layer waiting.
+    bool waits_for_layers() const { return ending_.immediate && ranks_.count > 1; }
+    void read_gradients_of(std::size_t rank) {
+        for (std::size_t d = ranks_.begin(rank); d < ranks_.end(rank); ++d) read_gradients(d);
+    }
+    // Each as soon as it is whole, while other layers go on. Its room is free when there are the
+    // parameters that the last sum has led to, which layers that give it have read.
+    [[gnu::noinline]] void bring(Part<TiedCell> tie) {
+        for (TiedCell const& end : tie) {
+            if (!is_away(end, tie[0])) continue;
+            bool const crosses = rank_of(end) != rank_of(tie[0]);
+            auto const act = [&](TiedCell const& on, bool gives, bool takes) {
+                if (waits_for_layers() && !ending_.calls_enqueue) read_gradients_of(rank_of(on));
+                if (gives) read(gradients_[end.cell]);
+                if (!gives) use(Holds::parameters, programs_.device_of(on.cell), Use::read);
+                if (takes) brought(end) = write_of_cell(Holds::brought, on.cell);
+                add(Kind::bring_gradient, on.cell, end.end);
+            };
+            act(end, true, !crosses);
+            if (crosses) act(tie[0], false, true);
+        }
+    }
+    void reduce(Part<TiedCell> tie) {
+        for (std::size_t r = 0; r < ranks_.count; ++r) reduce(tie, r);
+    }
     // Where a rank has its first end, behind all layers there.
     [[gnu::noinline]] void reduce(Part<TiedCell> tie, std::size_t rank) {
         auto const is_own = [&](std::uint32_t cell) {
@@ -111,12 +139,12 @@ class EndBuilder : public EndTable {
         while (first < tie.size() && !is_own(tie[first].cell)) ++first;
         if (first == tie.size()) return;
         std::size_t const d = programs_.device_of(tie[first].cell);
-        bool const waits = ending_.immediate && ranks_.count > 1;
-        for (std::size_t own = ranks_.begin(rank); own < ranks_.end(rank); ++own)
-            if (own == d || waits) read_gradients(own);
+        waits_for_layers() ? read_gradients_of(rank) : read_gradients(d);
         each_cell(tie, [&](std::uint32_t cell) {
             if (is_own(cell) && programs_.device_of(cell) != d) read(gradients_[cell]);
         });
+        for (TiedCell const& end : tie)
+            if (first == 0 && is_away(end, tie[0])) read(brought(end));
         each_cell(tie, [&](std::uint32_t cell) {
             if (is_own(cell)) write_gradients(cell);
         });

@@ -69,7 +69,8 @@ struct Lowered {
     constexpr std::size_t stream_of_end(Kind kind, std::size_t owner) const {
         bool const hears =
             kind == Kind::commit && immediate && owner != programs.device_of(programs.cells() - 1);
-        bool const apart = adds_replicas(kind) || kind == Kind::send_commit || hears;
+        bool const apart = adds_replicas(kind) || kind == Kind::bring_gradient ||
+                           kind == Kind::send_commit || hears;
         return apart && !beside.empty() ? beside[owner] : owner;
     }
     /// The programs of these alone, as they were.

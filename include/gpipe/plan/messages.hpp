@@ -16,7 +16,7 @@ inline constexpr std::uint32_t no_message = 0xFFFFFFFF;
 /// next to each other: so ranks that each walk their part of that never wait for each other in a
 /// circle, even if nothing is buffered, and what is sent over an edge first is received first. In
 /// the end of a step likewise what it takes several ranks to do: a commit behind the one that sends
-/// it, and the sums of a tie.
+/// it, a gradient that is brought, and the sums of a tie.
 [[gnu::cold]] GPIPE_INLINE constexpr Array<std::uint32_t> messages_of(Lowered const& lowered) {
     bool any = false;
     for (Edge const& edge : lowered.edges) any = any || edge.link == Link::sent;
@@ -29,8 +29,8 @@ inline constexpr std::uint32_t no_message = 0xFFFFFFFF;
             Action const& a = all[i];
             bool const goes_on = receiving && i + 1 < all.size();
             if (goes_on && (a.kind == Kind::send_commit ||
-                            (a.kind == Kind::reduce && all[i + 1].kind == Kind::reduce &&
-                             a.edge == all[i + 1].edge)))
+                            ((a.kind == Kind::bring_gradient || a.kind == Kind::reduce) &&
+                             a.kind == all[i + 1].kind && a.edge == all[i + 1].edge)))
                 receives[i] = static_cast<std::uint32_t>(i + 1);
             if (!is_transfer(a.kind) || lowered.edges[a.edge].link != Link::sent) continue;
             bool const back = a.kind == Kind::send_gradient || a.kind == Kind::receive_gradient;

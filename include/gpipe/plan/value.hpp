@@ -29,6 +29,7 @@ enum class Holds : std::uint8_t {
     // Of a device, but gradients and statistics of a cell, and of no bytes here: what orders the
     // end of a step.
     gradients,  ///< of a cell's parameters, with those of one backward more
+    brought,    ///< such gradients, of an end of a tie, where they are added up
     statistics, ///< of a cell's layers, of a micro-batch, and what replicas exchange of it
     buffers,    ///< what they become, if the step counts
     squares,    ///< the sums of those of the gradients
@@ -79,6 +80,7 @@ GPIPE_INLINE constexpr std::string_view name(Holds holds) {
                                           "discarded output",
                                           "tensors",
                                           "gradients",
+                                          "brought gradients",
                                           "statistics",
                                           "next buffers",
                                           "squares",

@@ -54,9 +54,11 @@ template <class Device> Ending ending_of(MachinePlan<Device> const& machine) {
     ending.replicas = machine.replication;
     Array<TiedCell> ties(machine.model.ties.size());
     std::size_t learn = 0;
-    for (TiedTensor const& end : machine.model.ties)
+    for (std::uint32_t i = 0; i < ties.size(); ++i) {
+        TiedTensor const& end = machine.model.ties[i];
         if (machine.model.infos[end.layer].learns(end.tensor))
-            ties[learn++] = {end.tie, static_cast<std::uint32_t>(machine.cell_of(end.layer))};
+            ties[learn++] = {end.tie, static_cast<std::uint32_t>(machine.cell_of(end.layer)), i};
+    }
     ending.ties = first_of(ties, learn);
     return ending;
 }

@@ -133,7 +133,8 @@ template <DeviceRuntime Device> class MachinePlan : public MachineWork {
                 guards ? slot_alignment : 0,
                 slack,
                 replication,
-                immediate() && joins_ranks<Device> && calls_enqueue<Device> && ranks.count > 1};
+                joins_ranks<Device> && calls_enqueue<Device> && ranks.count > 1 &&
+                    (immediate() || model.ties.size() > 0)};
     }
     // Whether this rank has all of the state, and no other process has the same.
     bool saves_alone() const {

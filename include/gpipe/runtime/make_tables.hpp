@@ -192,6 +192,27 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
 
 } // namespace detail
 
+namespace detail {
+
+// Where gradients of ties come which the device of the first end cannot read where they are.
+[[gnu::cold]] GPIPE_INLINE void fill_brought(Tables& tables, MemoryPlan const& plan,
+                                             Array<std::byte*> const& arenas, Ranks const& ranks) {
+    auto const device_of = [&](std::size_t end) {
+        std::size_t device = 0;
+        while (!tables.has_row(device, tables.tied[end])) ++device;
+        return device;
+    };
+    tables.brought = Array<std::byte*>(tables.tied.size());
+    for (Tables::Tie const& tie : tables.ties)
+        for (std::size_t end = tie.first + 1; end < tie.last && tables.learns(tie); ++end) {
+            std::size_t const from = device_of(end), to = device_of(tie.first);
+            if (from != to && (plan.stages || ranks.of(from) != ranks.of(to)))
+                tables.brought[end] = arenas[to] + plan.brought[end];
+        }
+}
+
+} // namespace detail
+
 /// Fills them from a model, which must outlive them, and its plan. `arenas`, `handles`: by device;
 /// `learner`: lowest_learner(); `debug`: if calls are to be looked at. Of other ranks' devices
 /// there are names and numbers alone.
@@ -212,8 +233,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (plan.stages) detail::fill_staging(tables, plan, arenas);
-    for (std::size_t d = 0; d < arenas.size() && (plan.stages || ranks.count > 1); ++d)
-        tables.devices[d].tied = arenas[d] + plan.begin[d].tied;
+    detail::fill_brought(tables, plan, arenas, ranks);
     tables.sums = model.sums;
     tables.loss_row = model.sums + (debug.find != nullptr);
     tables.micro_batches = plan.lowered.programs.micro_batches();

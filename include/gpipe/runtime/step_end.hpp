@@ -63,8 +63,9 @@ template <DeviceRuntime Device> class StepEnd {
     // Does what is an action behind the layers'.
     void end(Run& run, Step const& step) {
         switch (step.kind) {
+        case Kind::bring_gradient:
         case Kind::reduce:
-            return TieReduction<StepEnd, Device>(*this, device_, tables_, run, step).reduce();
+            return TieReduction<StepEnd, Device>(*this, device_, tables_, run, step).run();
         case Kind::all_reduce:
         case Kind::reduce_scatter:
         case Kind::all_gather:
@@ -148,8 +149,7 @@ template <DeviceRuntime Device> class StepEnd {
         if (trains) state.get(device_, stream);
     }
 
-    // Between ranks, in the order of a stream. A failure goes with what it has spoilt, so that who
-    // gets that skips what can only fail, too.
+    // Between ranks, in the order of a stream; a failure goes with what it has spoilt.
     ///@{
     void send(Run& run, std::size_t stream, std::size_t channel, void const* from,
               std::size_t bytes) {

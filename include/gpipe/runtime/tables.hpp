@@ -26,7 +26,6 @@ struct Tables {
     /// What a device has beside tensors of layers.
     struct OnDevice {
         std::span<std::byte> gradients{}; ///< all of them
-        std::byte* tied = nullptr;        ///< room for a tied gradient of who shares no memory
         /// Where it cannot read the host's memory, what is copied there, or found.
         ///@{
         StepState* state = nullptr;
@@ -58,6 +57,7 @@ struct Tables {
     Array<std::uint32_t> order;    ///< of `updates`, in which the chain has them; tied ones once
     Array<std::uint32_t> tied; ///< of `updates`, as Model::ties has the ends; no_row of frozen ones
     Array<std::uint32_t> holders; ///< likewise: of the end that has the parameter and its state
+    Array<std::byte*> brought;    ///< likewise: where its gradient comes; null: it is read
     Array<Tie> ties;              ///< whose ends they are
     /// Where the sums of the squares of all gradients are found on the last device, where it cannot
     /// read the host's memory; and `order`, likewise.

@@ -14,53 +14,51 @@ namespace gpipe::detail {
 template <class End, class Device> class TieReduction {
   public:
     TieReduction(End& end, Device& device, Tables const& tables, Run& run, Step const& step)
-        : end_(end), device_(device), tables_(tables), run_(run), step_(step),
-          tie_(tables.ties[step.calls]), first_(tables.tied[tie_.first]),
-          sum_(tables.updates[first_].gradient) {}
+        : end_(end), device_(device), tables_(tables), run_(run), step_(step), tie_(tie_of(step)),
+          first_(tables.tied[tie_.first]), sum_(gradient(tie_.first)) {}
 
-    // Adds them to that of the first end, in order, and copies the sum to all that have a
-    // parameter. Of an end on another rank its gradient comes, and the sum goes, as a message.
-    void reduce() {
-        each_other([&](std::size_t end, std::byte* other) {
-            if constexpr (joins_ranks<Device>)
-                if (!sum_) { // is elsewhere
-                    if (other) end_.send(run_, step_.stream, channel(end), other, tie_.bytes);
-                    return;
-                }
-            add(brought(end, other));
-        });
-        each_other([&](std::size_t end, std::byte* other) {
-            if (tables_.holders[end] != tables_.tied[end]) return; // see copy_to_held_ends()
-            if constexpr (joins_ranks<Device>) {
-                std::size_t const back = channel(end) + 1;
-                if (sum_ && !other) end_.send(run_, step_.stream, back, sum_, tie_.bytes);
-                if (other && !sum_) end_.receive(run_, step_.stream, back, other, tie_.bytes);
-                if (!sum_ || !other) return;
-            }
-            device_.copy(step_.stream, other, sum_, tie_.bytes);
-        });
-    }
+    // Kind::bring_gradient or Kind::reduce.
+    void run() const { step_.kind == Kind::reduce ? reduce() : bring(step_.calls); }
 
   private:
-    // f(end, its gradient; null: elsewhere): of all but the first.
-    template <class F> void each_other(F f) const {
-        for (std::size_t end = tie_.first + 1; end < tie_.last; ++end)
-            f(end, tables_.updates[tables_.tied[end]].gradient);
+    // To where the first end's device can read it, of another rank as a message.
+    void bring(std::size_t end) const {
+        std::byte *const from = gradient(end), *const to = tables_.brought[end];
+        if constexpr (joins_ranks<Device>) {
+            if (!sum_) return end_.send(run_, step_.stream, channel(end), from, tie_.bytes);
+            if (!from) return end_.receive(run_, step_.stream, channel(end), to, tie_.bytes);
+        }
+        device_.copy(step_.stream, to, from, tie_.bytes);
+    }
+    // Adds them to that of the first end, in order, and copies the sum to all that have a
+    // parameter; to another rank as a message.
+    void reduce() const {
+        for (std::size_t end = tie_.first + 1; end < tie_.last && sum_; ++end)
+            add(tables_.brought[end] ? tables_.brought[end] : gradient(end));
+        for (std::size_t end = tie_.first + 1; end < tie_.last; ++end) {
+            if (tables_.holders[end] != tables_.tied[end]) continue; // see copy_to_held_ends()
+            std::byte* const to = gradient(end);
+            if constexpr (joins_ranks<Device>) {
+                std::size_t const back = channel(end) + 1;
+                if (sum_ && !to) end_.send(run_, step_.stream, back, sum_, tie_.bytes);
+                if (to && !sum_) end_.receive(run_, step_.stream, back, to, tie_.bytes);
+                if (!sum_ || !to) continue;
+            }
+            device_.copy(step_.stream, to, sum_, tie_.bytes);
+        }
+    }
+    Tables::Tie const& tie_of(Step const& step) const {
+        if (step.kind == Kind::reduce) return tables_.ties[step.calls];
+        std::size_t tie = 0;
+        while (tables_.ties[tie].last <= step.calls) ++tie;
+        return tables_.ties[tie];
+    }
+    // Of an end; null: it is elsewhere.
+    std::byte* gradient(std::size_t end) const {
+        return tables_.updates[tables_.tied[end]].gradient;
     }
     std::size_t channel(std::size_t end) const { return tables_.channel_of_end(end); }
-    // Where the device can read it.
-    std::byte* brought(std::size_t end, std::byte* other) {
-        std::byte* const here = tables_.devices[step_.device].tied; // null where all can read all
-        if (!here || tables_.has_row(step_.device, tables_.tied[end])) return other;
-        if constexpr (joins_ranks<Device>)
-            if (!other) {
-                end_.receive(run_, step_.stream, channel(end), here, tie_.bytes);
-                return here;
-            }
-        device_.copy(step_.stream, here, other, tie_.bytes);
-        return here;
-    }
-    void add(std::byte const* other) {
+    void add(std::byte const* other) const {
         end_.launch_rows(
             run_, step_.stream, FailureOf::gradient, tables_.updates, first_, first_ + 1,
             [call = AddCall{other, end_.stream(step_.stream)}](UpdateRow const& row, std::size_t) {
@@ -76,7 +74,7 @@ template <class End, class Device> class TieReduction {
     Step const& step_;
     Tables::Tie const& tie_;
     std::uint32_t first_;
-    std::byte* sum_;
+    std::byte* sum_; // null: on another rank
 };
 
 // Behind the updates of a device: the gradients of ends that have no parameter of their own become

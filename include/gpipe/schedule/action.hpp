@@ -22,6 +22,7 @@ enum class Kind : std::uint8_t {
     receive_gradient, ///< what the next cell has sent
     offload,          ///< what waits for its reversal, to slower memory
     fetch,            ///< and back
+    bring_gradient,   ///< of a tied parameter, to where such are added up
     reduce,           ///< adds the gradients of tied parameters up, see Tie
     all_reduce,       ///< adds a cell's gradients up over all replicas
     reduce_scatter,   ///< the same, and of the sum each has a part
@@ -40,19 +41,36 @@ inline constexpr std::size_t kind_count = static_cast<std::size_t>(Kind::all_gat
 
 /// In words; "unknown" where a number is none of these.
 GPIPE_INLINE constexpr std::string_view name(Kind kind) {
-    constexpr std::string_view names[] = {
-        "forward",        "recompute",     "backward",      "input gradient",   "weight gradient",
-        "send output",    "receive input", "send gradient", "receive gradient", "offload",
-        "fetch",          "reduce",        "all-reduce",    "reduce-scatter",   "update of buffers",
-        "sum of squares", "commit",        "send commit",   "revoke",           "state",
-        "update",         "all-gather"};
+    constexpr std::string_view names[] = {"forward",
+                                          "recompute",
+                                          "backward",
+                                          "input gradient",
+                                          "weight gradient",
+                                          "send output",
+                                          "receive input",
+                                          "send gradient",
+                                          "receive gradient",
+                                          "offload",
+                                          "fetch",
+                                          "tied gradient",
+                                          "reduce",
+                                          "all-reduce",
+                                          "reduce-scatter",
+                                          "update of buffers",
+                                          "sum of squares",
+                                          "commit",
+                                          "send commit",
+                                          "revoke",
+                                          "state",
+                                          "update",
+                                          "all-gather"};
     auto const number = static_cast<std::size_t>(kind);
     return number < kind_count ? names[number] : "unknown";
 }
 /// Whether it calls layers.
 GPIPE_INLINE constexpr bool computes(Kind kind) { return kind < Kind::send_output; }
 /// Whether it is of the end of a step, see with_ending().
-GPIPE_INLINE constexpr bool ends_step(Kind kind) { return kind >= Kind::reduce; }
+GPIPE_INLINE constexpr bool ends_step(Kind kind) { return kind >= Kind::bring_gradient; }
 /// Whether ranks agree there on whether the step counts.
 GPIPE_INLINE constexpr bool commits(Kind kind) {
     return kind == Kind::commit || kind == Kind::send_commit;
@@ -86,8 +104,8 @@ struct Action {
     Kind kind = Kind::forward;     ///< what is done
     std::uint32_t cell = 0;        ///< with which cell
     std::uint32_t micro_batch = 0; ///< for which micro-batch
-    std::uint32_t edge = 0; ///< of a transfer: whose tensors move; of a reduce which tie, and
-                            ///< to which rank a commit is sent
+    std::uint32_t edge = 0; ///< of a transfer: whose tensors move; of a reduce which tie, of what
+                            ///< is brought to it which end, and to which rank a commit is sent
 
     /// Member by member.
     friend constexpr bool operator==(Action const&, Action const&) = default;
