@@ -94,5 +94,11 @@ static_assert([] {
     return a[0] + a[1] + a[2] == 9 && a.size() == 3 && b.empty() && shorter.size() == 3 &&
            shorter[2] == 2;
 }());
+// What there may be no memory for is not said to be noexcept, nor of what has one.
+struct HasArray {
+    gpipe::Array<int> array;
+};
+static_assert(!std::is_nothrow_copy_assignable_v<HasArray>);
+static_assert(std::is_nothrow_move_assignable_v<HasArray>);
 
 } // namespace

@@ -29,7 +29,8 @@ class Dynamic {
     ///@{
     Dynamic(Dynamic const& other) : policy_(other.policy_ ? other.policy_->copy() : nullptr) {}
     Dynamic(Dynamic&& other) noexcept : policy_(std::exchange(other.policy_, nullptr)) {}
-    Dynamic& operator=(Dynamic other) noexcept {
+    Dynamic& operator=(Dynamic const& other) { return *this = Dynamic(other); }
+    Dynamic& operator=(Dynamic&& other) noexcept {
         std::swap(policy_, other.policy_);
         return *this;
     }

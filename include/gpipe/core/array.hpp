@@ -68,11 +68,14 @@ template <class T> class Array {
         other.data_ = nullptr;
         other.size_ = 0;
     }
-    constexpr Array& operator=(Array other) noexcept {
+    // Two: for one that takes a value compilers have what has an Array copy it noexcept.
+    constexpr Array& operator=(Array const& other) { return *this = Array(other); }
+    constexpr Array& operator=(Array&& other) noexcept {
+        Array own(static_cast<Array&&>(other));
         T* const data = data_;
-        data_ = other.data_;
-        size_ = other.size_;
-        other.data_ = data; // which goes with it
+        data_ = own.data_;
+        size_ = own.size_;
+        own.data_ = data; // which goes with it
         return *this;
     }
     constexpr ~Array() { delete[] data_; }
