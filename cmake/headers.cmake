@@ -229,6 +229,7 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/engine.hpp
     include/gpipe/runtime/engine_steps.hpp
     include/gpipe/runtime/failure.hpp
+    include/gpipe/runtime/gathering.hpp
     include/gpipe/runtime/has_constants.hpp
     include/gpipe/runtime/immediate_checks.hpp
     include/gpipe/runtime/inference_plan.hpp

@@ -39,13 +39,17 @@ check_gradients(Training<Net, Policies...>& train,
                 options.tolerance);
         return detail::checked_batch(inputs, targets, "targets");
     });
-    machine.finish();
-    auto const given = inputs.tensors();
-    auto const wanted = targets.tensors();
-    detail::GivenBatch batch{given, wanted, samples};
-    batch.look_for_absent(given, inputs.optionals);
-    batch.look_for_absent(wanted, targets.optionals);
-    return detail::check_layers(machine, elements_of<Net>(), batch, options);
+    machine.begin_together(detail::RankCall::checks_gradients);
+    GradientReport report;
+    detail::gathered(machine.device(), "check_gradients()", [&](auto& all) {
+        auto const given = inputs.tensors();
+        auto const wanted = targets.tensors();
+        detail::GivenBatch batch{given, wanted, samples};
+        batch.look_for_absent(given, inputs.optionals);
+        batch.look_for_absent(wanted, targets.optionals);
+        report = detail::check_layers(machine, all, elements_of<Net>(), batch, options);
+    });
+    return report;
 }
 
 } // namespace gpipe

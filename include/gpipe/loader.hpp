@@ -17,7 +17,6 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
-#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -134,7 +133,7 @@ template <class Train, class Source> class Loader {
         // From here on other ranks count on this one.
         if (options_.ahead > 0) try {
                 thread_ = std::thread([this] { read_ahead(); });
-            } catch (std::system_error const&) { // there is none: next() reads
+            } catch (...) { // there is none, or no memory for it: next() reads
             }
     }
 

@@ -595,3 +595,17 @@ TEST_CASE("what a source throws while it is evaluated leaves on all ranks, which
         crew.rethrow();
     }
 }
+
+TEST_CASE("where one rank has no memory for a Loader all throw, and then load") {
+    using T = Evaluated<toy::Wired>;
+    for (std::size_t const rank : {0, 1}) {
+        auto crew = toy::Crew<T>({1, 1}, false, 1, [&](std::size_t, toy::Rank::Options device) {
+            auto o = options<T>(2);
+            o.device = device;
+            return std::make_unique<T>(Net{}, Weighted{}, gpipe::SGD{1e-6f}, o);
+        });
+        crew.without_memory(
+            rank, "a Loader", [&](std::size_t r) { Loader(crew[r], Numbers{40}).next(); },
+            [&](bool, std::string const& wrong) { CHECK(wrong == ""); });
+    }
+}

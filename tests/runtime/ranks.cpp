@@ -887,6 +887,64 @@ TEST_CASE("what a layer throws in a check is told on all ranks, and they train o
     all.step(data.inputs, data.targets);
 }
 
+TEST_CASE("where one rank has no memory in the midst of a check, or of a timeline, all throw, and "
+          "they train on") {
+    toy::Watch watch;
+    toy::Data<Real> const data(13);
+    for (std::size_t const rank : Sizes{0, 1, 2}) {
+        auto all = crew<Train>({1, 2, 1}, true, 1, options<Train>(4, 4),
+                               [&] { return toy::make_net<Real>(watch); });
+        all.each([&](std::size_t r) { all[r].time_actions(); });
+        double const loss = all.compute_gradients(data.inputs, data.targets).loss;
+        std::size_t tries = 0;
+        auto const tried = [&](bool, std::string const& wrong) {
+            CHECK(wrong == "");
+            CHECK(all.compute_gradients(data.inputs, data.targets).loss == loss);
+            ++tries;
+        };
+        all.without_memory(
+            rank, "check_gradients()",
+            [&](std::size_t r) {
+                (void)gpipe::check_gradients(all[r], data.inputs, data.targets, {.entries = 1});
+            },
+            tried);
+        CHECK(tries > L);
+        all.without_memory(
+            rank, "timeline()", [&](std::size_t r) { (void)all[r].timeline(); }, tried);
+    }
+}
+
+TEST_CASE("where one rank has no memory in the midst of a constructor all throw") {
+    toy::Watch watch;
+    for (std::size_t const rank : Sizes{0, 1, 2}) {
+        bool ends = false;
+        for (long n = 0; !ends; ++n) {
+            std::vector<std::string> said(3);
+            toy::Station* station = nullptr;
+            auto const make = [&](std::size_t r, toy::Rank::Options device) {
+                auto o = options<Train>(3, 4);
+                o.device = device;
+                if (r == rank) (station = device.transport)->gathers_left = n;
+                try {
+                    auto train = std::make_unique<Train>(toy::make_net<Real>(watch), Loss{&watch},
+                                                         Adam{}, o);
+                    if (r == rank) ends = std::exchange(station->gathers_left, -1) >= 0;
+                    return train;
+                } catch (std::exception const& error) {
+                    said[r] = error.what();
+                    throw;
+                }
+            };
+            try {
+                toy::Crew<Train>({1, 1, 1}, true, 1, make);
+            } catch (std::exception const&) {
+            }
+            INFO("rank ", rank, ", gather ", n);
+            for (std::string const& words : said) CHECK(toy::has(words, "std::bad_alloc") == !ends);
+        }
+    }
+}
+
 TEST_CASE(
     "O1 ranks that do not fit together are refused on all of them; what a rank does not have is "
     "named with who has it") {

@@ -775,3 +775,59 @@ TEST_CASE("a state is whole, whichever ranks have nothing to save") {
     loads_what_ranks_save<Learns, Learned, Learns>();
     loads_what_ranks_save<Learned, Learned>();
 }
+
+TEST_CASE(
+    "where one rank has no memory in the midst of a save, or a load, all throw, nobody waits, "
+    "and nothing is lost") {
+    double expected[3] = {}; // of the next step, by steps before
+    auto const plain = make({});
+    for (std::size_t step = 0; step < 3; ++step) {
+        Folder const folder;
+        plain->save(folder / "state");
+        expected[step] = plain->step(data_of(2));
+        plain->load(folder / "state", {});
+        plain->step(data_of(step));
+    }
+    enum { saves, starts, loads };
+    std::string const where[] = {"save()", "start_save()", "load()"};
+    for (Sizes const& devices : {Sizes{1, 2}, Sizes{1, 1, 1}})
+        for (int const what : {saves, starts, loads})
+            for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+                INFO(where[what], ", rank ", rank, " of ", devices.size());
+                Folder const folder;
+                std::string const path = folder / "state";
+                OnRanks<Nothing> train({1, false, devices});
+                train.step(data_of(0));
+                train.save(folder / "before");
+                train.save(path);
+                train.step(data_of(1));
+                train.save(folder / "behind");
+                std::size_t gathers = 0;
+                train.crew.without_memory(
+                    rank, where[what],
+                    [&](std::size_t r) {
+                        if (what == saves)
+                            gpipe::save(train.crew[r], path);
+                        else if (what == starts)
+                            gpipe::start_save(train.crew[r], path).wait();
+                        else
+                            gpipe::load(train.crew[r], path);
+                    },
+                    [&](bool had_memory, std::string const& wrong) {
+                        CHECK(wrong == "");
+                        auto const one = make({});
+                        std::size_t const there = one->load(path, {}).steps;
+                        CHECK((there == 1 || there == 2));
+                        if (had_memory) CHECK(there == (what == loads ? 1 : 2));
+                        CHECK(one->step(data_of(2)) == expected[there]);
+                        std::size_t const steps = had_memory && what == loads ? 1 : 2;
+                        CHECK(train.step(data_of(2)) == expected[steps]);
+                        train.load(folder / "before", {});
+                        train.save(path);
+                        CHECK(files_in(folder) == 3 * devices.size());
+                        train.load(folder / "behind", {});
+                        ++gathers;
+                    });
+                CHECK(gathers > 3);
+            }
+}

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -87,10 +88,14 @@ class Station {
 
     std::size_t rank() const { return rank_; }
     std::size_t ranks() const { return wire_->ranks(); }
+    /// There is no memory to gather behind so many more times; negative: there is.
+    long gathers_left = -1;
     gpipe::Array<std::uint64_t> gather(std::uint64_t number) {
+        if (gathers_left >= 0 && gathers_left-- == 0) throw std::bad_alloc();
+        gpipe::Array<std::uint64_t> result(ranks());
         std::unique_lock lock(wire_->mutex_);
-        std::size_t const round = wire_->counts_[rank_]++;
         wire_->given_[rank_].push_back(number);
+        std::size_t const round = wire_->counts_[rank_]++;
         wire_->changed_.notify_all();
         auto const all = [&] {
             for (auto const& given : wire_->given_)
@@ -99,7 +104,6 @@ class Station {
         };
         wire_->changed_.wait(lock, [&] { return wire_->error_ || all(); });
         if (!all()) std::rethrow_exception(wire_->error_);
-        gpipe::Array<std::uint64_t> result(ranks());
         for (std::size_t r = 0; r < ranks(); ++r) result[r] = wire_->given_[r][round];
         return result;
     }
@@ -194,6 +198,44 @@ template <class T> class Crew final : public AnyCrew<CrewMember<T>> {
     }
 
     std::shared_ptr<Wire> wire;
+
+    /// Calls f(rank) on all, again and again, where on this one there is no memory to gather: first
+    /// the first time, then the second, until there is for all of them. tried(whether there was,
+    /// what is wrong with what was thrown) after each.
+    template <class F, class Tried>
+    void without_memory(std::size_t rank, std::string const& where, F f, Tried tried) {
+        long& left = this->members_[rank].station->gathers_left;
+        bool ends = false;
+        for (long n = 0; !ends; ++n) {
+            left = n;
+            this->each(f);
+            ends = std::exchange(left, -1) >= 0;
+            tried(ends, ends ? thrown_nothing() : thrown_on_all(rank, where));
+        }
+    }
+    /// Whether the last call has thrown nothing; whether that was thrown, and on the others told.
+    ///@{
+    std::string thrown_nothing() const {
+        for (std::exception_ptr const& error : this->errors)
+            if (error) return "something was thrown";
+        return "";
+    }
+    std::string thrown_on_all(std::size_t rank, std::string const& where) const {
+        std::string const told =
+            "gpipe: on rank " + std::to_string(rank) + ", in " + where + ": std::bad_alloc";
+        for (std::size_t r = 0; r < this->ranks(); ++r) {
+            if (!this->errors[r]) return "nothing was thrown on rank " + std::to_string(r);
+            try {
+                std::rethrow_exception(this->errors[r]);
+            } catch (std::bad_alloc const&) {
+                if (r != rank) return "thrown elsewhere";
+            } catch (gpipe::RankError const& error) {
+                if (r == rank || error.what() != told) return error.what();
+            }
+        }
+        return "";
+    }
+    ///@}
 
   private:
     std::string fault() const override { return wire->fault(); }

@@ -4,13 +4,13 @@
 #include <gpipe/core/hash.hpp>
 #include <gpipe/probe/layer_check.hpp>
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/gathering.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/rank_words.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <span>
 #include <string>
 #include <utility>
@@ -110,18 +110,16 @@ void check_layer(Machine<Device>& machine, std::size_t i, Array<LayerElements> c
     });
 }
 
-// With several ranks: what one has found of a layer, all have behind this. `error`: what it threw.
+// With several ranks: what one has found of a layer, all have behind this.
 template <class Device>
-void share_layer(Machine<Device> const& machine, std::size_t i, std::size_t teller,
-                 std::exception_ptr error, std::size_t rows, GivenTensors& given,
+void share_layer(Machine<Device> const& machine, Gathering<Device>& all, std::size_t i,
+                 std::size_t teller, std::size_t rows, GivenTensors& given,
                  GradientReport& report) {
     RankWords words;
     Model const& model = machine.model();
     bool const tells = teller == machine.ranks().number();
-    std::string what = what_of(error);
     auto const pass = [&](auto& value) { words.pass(tells, value); };
     auto const pass_all = [&] {
-        pass(what);
         for (auto& output : given.output) pass(output);
         for (auto& skip : given.skips) pass(skip);
         std::size_t count = report.rows.size() - rows;
@@ -137,42 +135,32 @@ void share_layer(Machine<Device> const& machine, std::size_t i, std::size_t tell
         }
     };
     if (tells) pass_all();
-    tell_all(machine.device().transport(), machine.engine().tables(), teller, words);
-    if (error) std::rethrow_exception(error);
+    tell_all(machine.device(), all, machine.engine().tables(), teller, words);
     if (!tells) pass_all();
-    if (!what.empty())
-        throw RankError("gpipe: on rank " + std::to_string(teller) +
-                        ", in check_gradients(): " + what);
 }
 
 template <class Device>
-GradientReport check_layers(Machine<Device>& machine, Array<LayerElements> const& elements,
-                            GivenBatch const& batch, GradientCheckOptions const& options) {
+GradientReport check_layers(Machine<Device>& machine, Gathering<Device>& all,
+                            Array<LayerElements> const& elements, GivenBatch const& batch,
+                            GradientCheckOptions const& options) {
     GradientReport report;
     report.samples = std::max<std::size_t>(options.samples, 3);
     GivenTensors given;
     given.skips.resize(GivenTensors::parts * machine.model().skips.size());
     Ranks const& ranks = machine.ranks();
-    if constexpr (joins_processes<Device>) {
-        machine.begin_together(RankCall::checks_gradients);
-        compare(machine.device().transport(),
+    if constexpr (joins_processes<Device>)
+        compare(all,
                 hash_of_all(batch.samples, report.samples, options.entries, options.seed,
                             options.tolerance),
                 "gpipe: rank %zu is told to check gradients of another number of samples, or with "
                 "other options, than rank 0");
-    }
     for (std::size_t i = 0; i <= elements.size(); ++i) {
         std::size_t const owner = ranks.of(machine.device_of(std::min(i, elements.size() - 1)));
         std::size_t const faults = report.faults(), rows = report.rows.size();
-        std::exception_ptr error;
-        if (ranks.count == 1 || ranks.number() == owner) try {
-                check_layer(machine, i, elements, batch, options, given, report);
-            } catch (...) {
-                error = std::current_exception();
-            }
+        if (ranks.count == 1 || ranks.number() == owner)
+            check_layer(machine, i, elements, batch, options, given, report);
         if constexpr (joins_ranks<Device>)
-            if (ranks.count > 1) share_layer(machine, i, owner, error, rows, given, report);
-        if (error) std::rethrow_exception(error);
+            if (ranks.count > 1) share_layer(machine, all, i, owner, rows, given, report);
         if (report.faults() > faults && report.rows.back().fault.starts_with("forward "))
             break; // nothing can be said of the layers behind
     }

@@ -39,11 +39,15 @@ GPIPE_INLINE std::string what_of(std::exception_ptr const& thrown) {
         return "what it threw is no std::exception";
     }
 }
-// As far as there is room for them, and memory.
+// As far as there is room for them: where there is no memory, too.
 GPIPE_INLINE void put_what_of(std::exception_ptr const& thrown, char (&words)[256]) noexcept {
+    if (!thrown) return;
     try {
-        std::snprintf(words, sizeof words, "%s", what_of(thrown).c_str());
+        std::rethrow_exception(thrown);
+    } catch (std::exception const& error) {
+        std::snprintf(words, sizeof words, "%s", error.what());
     } catch (...) {
+        std::snprintf(words, sizeof words, "what it threw is no std::exception");
     }
 }
 
@@ -112,12 +116,12 @@ template <class Transport> void require(Transport& transport, bool so, char cons
         if (all[r] == 0) throw_error<std::invalid_argument>(sentence, r);
 }
 
-// How others hear of what a rank throws while it makes its machine: in agree_made(), to which they
-// come; by throwing that, too, for all do what they do together; or by the transport, on which they
-// wait for it.
+// How others hear of what a rank throws while it makes its machine: when they gather, to which they
+// come; by throwing that, too, for all do what they do together (but for want of memory); or by the
+// transport, on which they wait for it.
 enum class Making { alone, together, awaited };
 
-// What that rank has there, to all. All: what gathers, a transport or a machine.
+// What that rank has there, to all. All: what gathers, a transport or a Gathering.
 template <class All, std::size_t size>
 void spread(All& all, std::size_t rank, char (&bytes)[size]) {
     std::uint64_t word = 0;
@@ -137,16 +141,42 @@ std::string told_by(All& all, std::size_t rank, std::exception_ptr const& own) {
     return words;
 }
 
-// Each rank comes here, with what it has thrown since it was last together with the others; unless
-// all are sound, throws: what it has thrown itself, and where nothing was what the first has.
+// What a rank gathers with that has thrown since it was last together with the others.
+inline constexpr std::uint64_t has_thrown = ~std::uint64_t{0};
+
+// Who cannot say any more what others wait for is lost to them.
+template <class Transport> void lose_self(Transport& transport, char const* words) noexcept {
+    if constexpr (requires { transport.give_up(words); })
+        if (!transport.error()) transport.give_up(words);
+}
+// Throws where a rank has gathered with that: on all but those which have.
 template <class Transport>
-void agree_made(Transport& transport, std::exception_ptr const& own = nullptr) {
-    Array<std::uint64_t> const all = transport.gather(own ? 1 : 0);
-    auto const first = static_cast<std::size_t>(std::find(all.begin(), all.end(), 1) - all.begin());
+void hear(Transport& transport, Array<std::uint64_t> const& all, char const* where) {
+    auto const first =
+        static_cast<std::size_t>(std::find(all.begin(), all.end(), has_thrown) - all.begin());
     if (first == all.size()) return;
-    std::string const words = told_by(transport, first, own);
-    if (own) std::rethrow_exception(own);
-    throw RankError("gpipe: on rank " + std::to_string(first) + ", in a constructor: " + words);
+    char words[256] = {};
+    try {
+        spread(transport, first, words);
+    } catch (...) {
+        lose_self(transport, "has no memory to hear of what went wrong elsewhere");
+        throw;
+    }
+    throw_error<RankError>("gpipe: on rank %zu, in %s: %s", first, where, words);
+}
+// That this rank has thrown what is being caught: to those who gather.
+template <class Transport> void tell_thrown(Transport& transport) noexcept {
+    if (transport.error()) return; // all know
+    char words[256] = {};
+    put_what_of(std::current_exception(), words);
+    try {
+        Array<std::uint64_t> const all = transport.gather(has_thrown);
+        auto const first = std::find(all.begin(), all.end(), has_thrown) - all.begin();
+        spread(transport, static_cast<std::size_t>(first), words);
+    } catch (...) { // no memory for that, or one is gone
+        Message const lost("has thrown: %s", words);
+        lose_self(transport, lost.text);
+    }
 }
 
 // Of one, or the first of several, as transports take them.

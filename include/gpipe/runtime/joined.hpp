@@ -249,7 +249,7 @@ class Joined : public Inner {
     }
     void all_made(detail::Making then) {
         now(detail::Making::together);
-        detail::agree_made(*transport_);
+        detail::hear(*transport_, transport_->gather(0), "a constructor");
         now(then);
     }
     // Between devices of a replica, of which all have the same plan: the slowest.

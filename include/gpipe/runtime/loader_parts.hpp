@@ -5,6 +5,7 @@
 #include <gpipe/core/split.hpp>
 #include <gpipe/layer/batch.hpp>
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/gathering.hpp>
 #include <gpipe/runtime/machine.hpp>
 
 #include <cstddef>
@@ -104,14 +105,14 @@ std::vector<LoaderPart> loader_parts(Train& train, std::exception_ptr const& wro
             if (wrong) std::rethrow_exception(wrong);
         });
         machine.begin_together(RankCall::reads);
-        Ranks const& ranks = machine.ranks();
-        Programs const& programs = machine.programs();
-        LoaderPart const part{ranks.replica, ranks.replicas,
-                              ranks.own(programs.device_of(0)) || reads_sides(machine),
-                              ranks.own(programs.device_of(programs.cells() - 1))};
-        if constexpr (joins_ranks<std::remove_cvref_t<decltype(machine.device())>>) {
+        gathered(machine.device(), "a Loader", [&](auto& gathering) {
+            Ranks const& ranks = machine.ranks();
+            Programs const& programs = machine.programs();
+            LoaderPart const part{ranks.replica, ranks.replicas,
+                                  ranks.own(programs.device_of(0)) || reads_sides(machine),
+                                  ranks.own(programs.device_of(programs.cells() - 1))};
             bool const compared = all_count || part.inputs || part.targets;
-            auto const all = machine.gather(compared ? what | 1 : 0);
+            auto const all = gathering.gather(compared ? what | 1 : 0);
             std::size_t first = 0;
             while (first + 1 < all.size() && !all[first]) ++first;
             for (std::size_t r = first; r < all.size(); ++r)
@@ -120,9 +121,9 @@ std::vector<LoaderPart> loader_parts(Train& train, std::exception_ptr const& wro
                         "gpipe: rank %zu has a Loader of another source, or with other options, "
                         "than rank %zu: all have to load the same",
                         r, first);
-        }
-        std::lock_guard const lock(mutex);
-        parts.push_back(part);
+            std::lock_guard const lock(mutex);
+            parts.push_back(part);
+        });
     });
     return parts;
 }

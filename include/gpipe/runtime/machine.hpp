@@ -90,15 +90,6 @@ template <DeviceRuntime Device> class Machine {
         if constexpr (joins_processes<Device> && !calls_enqueue<Device>)
             device_.agree_on(engine_.tables(), kind);
     }
-    /// What every rank has given, by its number; all call it, between runs. Throws where one is
-    /// gone.
-    Array<std::uint64_t> gather(std::uint64_t number) {
-        finish();
-        if constexpr (joins_ranks<Device>)
-            return device_.transport().gather(number);
-        else
-            return {1, number};
-    }
     /// The host's memory for a copy of the state (MemoryPlan::snapshot bytes), which outlives this
     /// object where somebody else holds it, and who reads it.
     std::shared_ptr<HostMemory> const& snapshot() const { return snapshot_; }

@@ -23,14 +23,14 @@ struct RunTimes {
 };
 
 // Of the ranks of a replica, see runtime/rank_timeline.hpp.
-template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine);
+template <class Device, class F> void with_times_of_ranks(Machine<Device> const& machine, F f);
 
-// Of the last run.
-template <class Device> RunTimes run_times(Machine<Device> const& machine) {
+// f(times) of the last run.
+template <class Device, class F> void with_run_times(Machine<Device> const& machine, F f) {
     if constexpr (joins_ranks<Device>)
-        if (machine.ranks().count > 1) return times_of_ranks(machine);
+        if (machine.ranks().count > 1) return with_times_of_ranks(machine, f);
     Run const& run = machine.engine().last_run();
-    return {run.times, run.preemptions.load(std::memory_order_relaxed)};
+    f(RunTimes{run.times, run.preemptions.load(std::memory_order_relaxed)});
 }
 
 // Over these times; none if that was no training step. `count`: actions of cells.

@@ -6,24 +6,24 @@
 #include <gpipe/transport/local.hpp>
 
 #include <exception>
+#include <new>
 #include <utility>
 
 namespace gpipe::detail {
 
 // Tells other ranks, which are making theirs or wait for this one, what it has thrown by itself.
-template <class Transport> void tell_unmade(Transport& transport, Making how) {
-    if (how == Making::together || transport.error()) return;
-    if (how == Making::alone) {
-        try {
-            return agree_made(transport, std::current_exception());
-        } catch (...) { // its own, or that of a rank that is gone, which matters less
-            return;
-        }
+template <class Transport> void tell_unmade(Transport& transport, Making how) noexcept {
+    if (how == Making::alone) return tell_thrown(transport);
+    char words[256] = {};
+    put_what_of(std::current_exception(), words);
+    try {
+        throw;
+    } catch (std::bad_alloc const&) {
+    } catch (...) {
+        if (how == Making::together) return;
     }
-    if constexpr (requires { transport.give_up(""); }) {
-        Message const words("could not be made: %s", what_of(std::current_exception()).c_str());
-        transport.give_up(words.text);
-    }
+    Message const lost("could not be made: %s", words);
+    lose_self(transport, lost.text);
 }
 
 // The machine of the parts that `parts(options)` makes. Where ranks in other processes make theirs,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/gathering.hpp>
 #include <gpipe/runtime/machine_timeline.hpp>
 #include <gpipe/runtime/rank_words.hpp>
 
@@ -14,17 +15,16 @@
 namespace gpipe::detail {
 
 // Of the last run, by action, what the ranks of this one's replica have noted, in seconds since the
-// first of them began; a lane is one of all that they have. All ranks call it.
-template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) {
+// first of them began; a lane is one of all that they have.
+template <class Device>
+RunTimes times_of_ranks(Machine<Device> const& machine, Gathering<Device>& gathering) {
     struct Noted {
         std::size_t action;
         ActionTime time;
     };
     Ranks const& ranks = machine.ranks();
     Run const& own = machine.engine().last_run();
-    if constexpr (joins_processes<Device> && !calls_enqueue<Device>)
-        machine.device().agree_on(machine.engine().tables(), RankCall::shows);
-    double const origin = own.origin - clock_ahead(machine.device().transport());
+    double const origin = own.origin - clock_ahead(gathering);
     std::vector<ActionTime> actions(own.times.size());
     RunTimes all;
     Array<bool> timed(ranks.all()); // by rank
@@ -40,7 +40,7 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
             for (std::size_t i = 0; i < own.times.size(); ++i)
                 if (own.times[i].ran) words.put(Noted{i, own.times[i]});
         }
-        tell_all(machine.device().transport(), machine.engine().tables(), n, words);
+        tell_all(machine.device(), gathering, machine.engine().tables(), n, words);
         auto const began = words.get<double>();
         auto const lost_cores = words.get<std::uint64_t>();
         auto const lanes_there = words.get<std::size_t>();
@@ -72,6 +72,14 @@ template <class Device> RunTimes times_of_ranks(Machine<Device> const& machine) 
         all.actions[i].end -= first;
     }
     return all;
+}
+// All ranks call it.
+template <class Device, class F> void with_times_of_ranks(Machine<Device> const& machine, F f) {
+    static_cast<void>(machine.engine().last_run()); // not while steps are under way
+    if constexpr (joins_processes<Device> && !calls_enqueue<Device>)
+        machine.device().agree_on(machine.engine().tables(), RankCall::shows);
+    gathered(machine.device(), "timeline()",
+             [&](auto& gathering) { f(times_of_ranks(machine, gathering)); });
 }
 
 } // namespace gpipe::detail

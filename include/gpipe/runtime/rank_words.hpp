@@ -2,6 +2,7 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/gathering.hpp>
 #include <gpipe/runtime/tables.hpp>
 
 #include <algorithm>
@@ -53,11 +54,14 @@ struct RankWords {
 };
 
 // Between runs: afterwards all have what the teller had. All call it. Throws where one is gone.
-template <class Transport>
-void tell_all(Transport& transport, Tables const& tables, std::size_t teller, RankWords& words) {
+template <class Device>
+void tell_all(Device const& device, Gathering<Device>& all, Tables const& tables,
+              std::size_t teller, RankWords& words) {
+    auto& transport = device.transport();
     std::size_t const self = tables.ranks.number();
-    auto const sizes = transport.gather(words.bytes.size());
+    auto const sizes = all.gather(words.bytes.size());
     if (self != teller) words = {std::vector<std::byte>(sizes[teller])};
+    all.gather(0); // all have room: from here on nobody throws in the midst of a message
     // In messages that all channels between ranks have room for, by way of the one that decides.
     for (std::size_t at = 0; at < sizes[teller]; at += sizeof(RankNote)) {
         std::byte* const data = words.bytes.data() + at;
@@ -79,14 +83,14 @@ void tell_all(Transport& transport, Tables const& tables, std::size_t teller, Ra
 
 // By how many seconds this one's clock is ahead of the first rank's; 0 where both may be the same.
 // All call it.
-template <class Transport> double clock_ahead(Transport& transport) {
+template <class Device> double clock_ahead(Gathering<Device>& all_ranks) {
     double ahead = 0, narrowest = 0;
     for (int round = 0; round < 8; ++round) {
         double const begin = seconds_now();
-        transport.gather(0);
+        all_ranks.gather(0);
         // Between these two the first one looks at its clock, too: no sooner than this one has
         // come, and no later than it goes on.
-        auto const all = transport.gather(std::bit_cast<std::uint64_t>(seconds_now()));
+        auto const all = all_ranks.gather(std::bit_cast<std::uint64_t>(seconds_now()));
         double const end = seconds_now(), first = std::bit_cast<double>(all[0]);
         if (round > 0 && end - begin >= narrowest) continue;
         narrowest = end - begin;

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -40,8 +41,11 @@ template <class Training> class Timed {
     /// other hosts as far as their clocks could be compared. Throws std::logic_error if there is no
     /// timed run, and while steps are under way.
     Timeline timeline(std::string_view title = {}) const {
-        return detail::timeline_of(machine().plan(), machine().programs(),
-                                   detail::run_times(machine()), title);
+        std::optional<Timeline> result;
+        detail::with_run_times(machine(), [&](detail::RunTimes const& times) {
+            result = detail::timeline_of(machine().plan(), machine().programs(), times, title);
+        });
+        return *std::move(result);
     }
 
     /// From the next run on, calls f(ActionEvent), or f(ActionEvent, the device's stream), when an

@@ -32,8 +32,8 @@ GPIPE_STATE_INLINE bool may_be_there(Shards const& shards) {
 }
 // All hear of a save that went wrong on one of them: its parts go, each by who has written it.
 // `shards`: of that save, which may not have come so far on this rank.
-template <class Machine> void remove_parts(Machine& machine, Shards const* shards) {
-    bool const stay = machine.gather(shards && shards->is_first() && may_be_there(*shards))[0];
+template <class All> void remove_parts(All& all, Shards const* shards) {
+    bool const stay = all.gather(shards && shards->is_first() && may_be_there(*shards))[0];
     if (shards && shards->beside() && !stay) ::unlink(shards->own().c_str());
 }
 

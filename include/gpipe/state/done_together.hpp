@@ -11,13 +11,13 @@
 
 namespace gpipe::detail {
 
-// What ranks do one after another, and all hear of what is wrong.
+// What ranks do one after another, and all hear of what is wrong. All: a Gathering.
 class DoneTogether {
   public:
     // Does it on ranks that do; whether it went wrong anywhere.
-    template <class Machine, class Do> bool failed(Machine& machine, bool does, Do it) {
+    template <class All, class Do> bool failed(All& all, bool does, Do it) {
         if (does) attempt(it);
-        return any(machine.gather(failed_here()));
+        return any(all.gather(failed_here()));
     }
     // Here, for any() of what all have of it.
     template <class Do> void attempt(Do it) {
@@ -35,9 +35,9 @@ class DoneTogether {
     bool failed_here() const { return error_ != nullptr; }
     void forget() { error_ = nullptr; }
     // All of them, with what was wrong here, or else there.
-    template <class Machine>
-    [[noreturn]] void fail(Machine& machine, std::string const& path, char const* what) const {
-        std::string const words = told_by(machine, who_, error_);
+    template <class All>
+    [[noreturn]] void fail(All& all, std::string const& path, char const* what) const {
+        std::string const words = told_by(all, who_, error_);
         if (error_) std::rethrow_exception(error_);
         throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not " +
                          what + ": " + words);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/gathering.hpp>
 #include <gpipe/runtime/rank_call.hpp>
 #include <gpipe/state/done_together.hpp>
 #include <gpipe/state/read_plan.hpp>
@@ -30,6 +31,10 @@ GPIPE_STATE_INLINE std::uint64_t number_of(LoadOptions const& options) {
     return std::hash<std::string>{}(words);
 }
 
+GPIPE_STATE_INLINE bool takes_all(LoadOptions const& options) {
+    return options.only.empty() && options.except.empty();
+}
+
 // That the training has so many steps now. What is read keeps its age, and what stays its own.
 template <class Device>
 void age(Machine<Device>& machine, TrainingState const& state,
@@ -45,50 +50,68 @@ void age(Machine<Device>& machine, TrainingState const& state,
     if (changes) machine.engine().forget_steps(); // those that are kept have rows of their own
 }
 
-template <class Device>
-SavedState load(Machine<Device>& machine, TrainingState const& state, std::string const& path,
-                LoadOptions const& options) {
-    machine.begin_together(RankCall::loads);
-    compare(machine, std::hash<std::string>{}(path),
-            "gpipe: rank %zu loads from another path than rank 0");
-    compare(machine, number_of(options),
-            "gpipe: rank %zu loads with other LoadOptions than rank 0");
-    SavedState result;
-    std::uint64_t what = 0;
+// What a state is to become.
+struct Read {
+    SavedState saved;
     ReadPlan plan;
     std::vector<std::byte> values;
-    bool const all = options.only.empty() && options.except.empty();
-    DoneTogether reads; // on all ranks or none
-    bool const failed = reads.failed(machine, true, [&] {
+};
+// On all ranks or none.
+template <class Device>
+Read read_state(Gathering<Device>& gathering, TrainingState const& state, std::string const& path,
+                LoadOptions const& options) {
+    compare(gathering, std::hash<std::string>{}(path),
+            "gpipe: rank %zu loads from another path than rank 0");
+    compare(gathering, number_of(options),
+            "gpipe: rank %zu loads with other LoadOptions than rank 0");
+    Read result;
+    std::uint64_t what = 0;
+    DoneTogether reads;
+    bool const failed = reads.failed(gathering, true, [&] {
         StateFiles const files(path);
         StateFile const& saved = files.first();
         what = std::hash<std::string>{}(saved.header_text);
-        result = all || options.steps || !saved.is_foreign()
-                     ? saved.saved()
-                     : SavedState{0, 0, 0, 0, saved.header.metadata};
-        plan = read_plan(files, state, options, result.steps);
-        values = std::vector<std::byte>(plan.bytes);
-        std::byte* at = values.data();
-        for (ReadPlan::Range const& range : plan.ranges) {
+        result.saved = takes_all(options) || options.steps || !saved.is_foreign()
+                           ? saved.saved()
+                           : SavedState{0, 0, 0, 0, saved.header.metadata};
+        result.plan = read_plan(files, state, options, result.saved.steps);
+        result.values = std::vector<std::byte>(result.plan.bytes);
+        std::byte* at = result.values.data();
+        for (ReadPlan::Range const& range : result.plan.ranges) {
             range.read(at);
             at += range.wide();
         }
     });
-    if (failed) reads.fail(machine, path, "load its part");
-    compare(machine, what, "gpipe: rank %zu has read another state than rank 0");
-    std::byte const* at = values.data();
-    for (ReadPlan::Range const& range : plan.ranges) {
+    if (failed) reads.fail(gathering, path, "load its part");
+    compare(gathering, what, "gpipe: rank %zu has read another state than rank 0");
+    return result;
+}
+// `of`: a Training or an Inference, whose machine that is.
+template <class Device, class Of>
+SavedState load(Machine<Device>& machine, Of const& of, std::string const& path,
+                LoadOptions const& options) {
+    machine.begin_together(RankCall::loads);
+    TrainingState state;
+    Read read;
+    gathered(machine.device(), "load()", [&](auto& gathering) {
+        state = state_of(machine, of);
+        read = read_state(gathering, state, path, options);
+    });
+    // From here on nothing is allocated: else some ranks would have loaded it, and others not.
+    std::byte const* at = read.values.data();
+    for (ReadPlan::Range const& range : read.plan.ranges) {
         machine.copy(range.memory, at, range.wide());
         at += range.wide();
     }
     machine.engine().forget_accumulated();
-    bool const goes_on = all || options.steps;
-    age(machine, state, plan.ages, goes_on ? result.steps : machine.engine().steps());
-    if (!goes_on) return result;
+    SavedState& result = read.saved;
+    bool const goes_on = takes_all(options) || options.steps;
+    age(machine, state, read.plan.ages, goes_on ? result.steps : machine.engine().steps());
+    if (!goes_on) return std::move(result);
     LossScaleState scale = machine.engine().runs().scale();
     if (result.loss_scale > 0) scale = {result.loss_scale, result.good_steps};
     machine.engine().go_on(result.seed, result.steps, scale);
-    return result;
+    return std::move(result);
 }
 
 } // namespace detail
@@ -113,7 +136,7 @@ SavedState load(Training<Net, Policies...>& train, std::string const& path,
                 LoadOptions const& options = {}) {
     SavedState result;
     detail::MachineAccess::together(train, [&](auto& machine, bool first) {
-        SavedState loaded = detail::load(machine, detail::state_of(machine, train), path, options);
+        SavedState loaded = detail::load(machine, train, path, options);
         if (first) result = std::move(loaded);
     });
     return result;
@@ -125,8 +148,7 @@ SavedState load(Training<Net, Policies...>& train, std::string const& path,
 template <class Net, class... Policies>
 SavedState load(Inference<Net, Policies...>& inference, std::string const& path,
                 LoadOptions const& options = {}) {
-    auto& machine = detail::MachineAccess::of(inference);
-    return detail::load(machine, detail::state_of(machine, inference), path, options);
+    return detail::load(detail::MachineAccess::of(inference), inference, path, options);
 }
 
 /// What a file says beside its tensors, for who needs that to make a training. Throws as load().

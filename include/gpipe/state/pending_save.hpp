@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/version.hpp>
+#include <gpipe/device/bell.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -51,8 +52,11 @@ class PendingSave {
         /// How long a rank waits for a file of another of which nothing is there; twelve times that
         /// for one that is being written. From the last that it saw of them.
         std::atomic<std::chrono::seconds> patience{std::chrono::seconds(60)};
-        std::atomic<bool> failed{false}; ///< whether it has
-        RankLoss loss;                   ///< for as long as there is the training
+        std::atomic<bool> failed{false};  ///< whether it has
+        RankLoss loss;                    ///< for as long as there is the training
+        std::atomic<bool> begun{false};   ///< whether it is to be written
+        std::atomic<bool> decided{false}; ///< that it is, or never will be
+        detail::Bell bell;                ///< of that
     };
 
     /// One that has nothing to do.
@@ -88,11 +92,15 @@ class PendingSave {
     /// What its thread looks at.
     std::shared_ptr<Course> const& course() const { return writing_->course; }
 
-    /// Calls write(course) on a thread of its own. `ask`: of several ranks, see RankLoss.
-    template <class Write> static PendingSave start(Write write, RankLoss::Ask ask = {}) {
+    /// That a thread of its own calls write(course), once begin() says so: never, if all copies go
+    /// before. `ask`: of several ranks, see RankLoss.
+    ///@{
+    template <class Write> static PendingSave prepare(Write write, RankLoss::Ask ask = {}) {
         auto writing = std::make_shared<Writing>();
         writing->course->loss.begin(std::move(ask));
         auto run = [course = writing->course, write = std::move(write)] {
+            course->bell.wait([&] { return course->decided.load(); });
+            if (!course->begun) return;
             try {
                 write(std::as_const(*course));
             } catch (...) {
@@ -103,6 +111,8 @@ class PendingSave {
         writing->result = std::async(std::launch::async, std::move(run));
         return PendingSave(std::move(writing));
     }
+    void begin() noexcept { writing_->decide(true); }
+    ///@}
 
   private:
     struct Writing {
@@ -113,7 +123,14 @@ class PendingSave {
         Writing() = default;
         Writing(Writing const&) = delete;
         Writing& operator=(Writing const&) = delete;
+        void decide(bool begins) noexcept {
+            if (course->decided) return;
+            course->begun = begins;
+            course->decided = true;
+            course->bell.ring();
+        }
         ~Writing() {
+            decide(false);
             course->patience = std::chrono::seconds(5); // others may be gone
             try {
                 if (!heard && result.valid()) result.get();

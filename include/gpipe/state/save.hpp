@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/gathering.hpp>
 #include <gpipe/state/begun_save.hpp>
 #include <gpipe/state/done_together.hpp>
 #include <gpipe/state/file.hpp>
@@ -108,16 +109,12 @@ GPIPE_STATE_INLINE StateMetadata joined(StateMetadata all, StateMetadata const& 
     return all;
 }
 
-// A save begins: of all ranks at once, to the same path. Waits for what start_save() has begun.
+// What start_save() has begun comes to its end.
 template <class Device>
-void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const& path,
-                StateMetadata const& metadata) {
-    or_refuse(machine, [&] { check_metadata(metadata); });
-    if constexpr (joins_ranks<Device>) {
-        machine.begin_together(kind);
-        compare(machine.device().transport(), std::hash<std::string>{}(path),
+void end_begun(Machine<Device>& machine, Gathering<Device>& all, std::string const& path) {
+    if constexpr (joins_ranks<Device>)
+        compare(all, std::hash<std::string>{}(path),
                 "gpipe: rank %zu saves to another path than rank 0");
-    }
     std::shared_ptr<BegunSave> const begun = BegunSave::at(machine.saving());
     PendingSave& before = begun->pending();
     if constexpr (joins_ranks<Device>) {
@@ -125,34 +122,46 @@ void begin_save(Machine<Device>& machine, RankCall::Kind kind, std::string const
         bool const heard = before.heard();
         DoneTogether waits;
         if (!first) waits.attempt([&] { before.wait_again(); });
-        bool const other = waits.any(machine.gather(!first && before.failed()));
+        bool const other = waits.any(all.gather(!first && before.failed()));
         if (other) before.give_up(); // what the first says then is not what was wrong
         if (first) waits.attempt([&] { before.wait_again(); });
         if (first && other) waits.forget();
-        Array<std::uint64_t> const told = machine.gather(heard && before.failed());
-        bool const failed = waits.any(machine.gather(waits.failed_here()));
+        Array<std::uint64_t> const told = all.gather(heard && before.failed());
+        bool const failed = waits.any(all.gather(waits.failed_here()));
         machine.saving() = nullptr;
-        if (failed) remove_parts(machine, begun->shards());
+        if (failed) remove_parts(all, begun->shards());
         // What all have heard of, by wait(), is not said again. (Of replicas the first is asked.)
         std::size_t const asked = joins_processes<Device> ? told.size() : 1;
         if (failed && std::count(told.begin(), told.begin() + asked, 0) > 0)
-            waits.fail(machine, path, "save what start_save() began");
+            waits.fail(all, path, "save what start_save() began");
     } else {
         before.wait();
         machine.saving() = nullptr;
     }
 }
+// f(gathering, state) of all ranks at once, to the same path, behind what start_save() has begun.
+template <class Device, class Net, class... Policies, class F>
+void save_together(Machine<Device>& machine, RankCall::Kind kind, char const* where,
+                   Training<Net, Policies...> const& train, std::string const& path,
+                   StateMetadata const& metadata, F f) {
+    or_refuse(machine, [&] { check_metadata(metadata); });
+    machine.begin_together(kind);
+    gathered(machine.device(), where, [&](auto& all) {
+        end_begun(machine, all, path);
+        f(all, state_of(machine, train));
+    });
+}
 
 template <class Device>
-void save(Machine<Device>& machine, TrainingState const& state, std::string const& path,
-          StateMetadata const& metadata) {
+void save(Machine<Device>& machine, Gathering<Device>& all, TrainingState const& state,
+          std::string const& path, StateMetadata const& metadata) {
     if constexpr (joins_ranks<Device>) {
-        Shards const shards(machine, state, followed(path), false);
+        Shards const shards(machine, all, state, followed(path), false);
         auto const together = [&](bool does, auto write, char const* what) {
             DoneTogether saves;
-            if (!saves.failed(machine, does, write)) return;
-            remove_parts(machine, &shards);
-            saves.fail(machine, path, what);
+            if (!saves.failed(all, does, write)) return;
+            remove_parts(all, &shards);
+            saves.fail(all, path, what);
         };
         auto const write = [&](std::string const& file, StateMetadata const& more) {
             write_state(machine, state, file, joined(metadata, more));
@@ -175,39 +184,33 @@ void save(Machine<Device>& machine, TrainingState const& state, std::string cons
     }
 }
 
+// To be begun.
 template <class Device>
-PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
-                       std::string const& path, StateMetadata const& metadata) {
+std::shared_ptr<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Device>& all,
+                                        TrainingState const& state, std::string const& path,
+                                        StateMetadata const& metadata) {
     PendingSave pending;
     std::optional<Shards> parts;
     auto const& snapshot = machine.snapshot();
     std::vector<safetensors::Entry> const tensors = saved_here(state);
     std::uint64_t const end = tensors.empty() ? 0 : tensors.back().end;
     if constexpr (joins_ranks<Device>)
-        require(machine.device().transport(), end <= snapshot->size(),
+        require(all, end <= snapshot->size(),
                 "gpipe: start_save() copies what it saves into host memory that is there only if "
                 "Options::snapshot is true, on all ranks: it is not on rank %zu");
     else if (end > snapshot->size())
         throw std::invalid_argument("gpipe: start_save() copies what it saves into host memory "
                                     "that is there only if Options::snapshot is true");
-    auto const copy = [&] {
-        for (safetensors::Entry const& tensor : tensors)
-            machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
-    };
-    if constexpr (joins_processes<Device>) { // the others would wait for one that has thrown
-        DoneTogether copies;
-        if (copies.failed(machine, true, copy)) copies.fail(machine, path, "copy what it saves");
-    } else {
-        copy();
-    }
+    for (safetensors::Entry const& tensor : tensors)
+        machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
     if constexpr (joins_ranks<Device>) {
-        Shards shards(machine, state, followed(path), true);
+        Shards shards(machine, all, state, followed(path), true);
         parts = shards;
         bool const is_index = shards.is_first() && !shards.beside();
         std::string begin =
             file_begin(state, tensors, joined(metadata, is_index ? shards.index() : shards.mark()));
         std::string index = file_begin(state, {}, joined(metadata, shards.index()));
-        pending = PendingSave::start(
+        pending = PendingSave::prepare(
             [snapshot, end, shards = std::move(shards), begin = std::move(begin),
              index = std::move(index)](PendingSave::Course const& course) {
                 std::span<std::byte const> const bytes(snapshot->data(), end);
@@ -222,14 +225,13 @@ PendingSave start_save(Machine<Device>& machine, TrainingState const& state,
             },
             [&transport = machine.device().transport()] { return transport.error(); });
     } else {
-        pending = PendingSave::start(
+        pending = PendingSave::prepare(
             [snapshot, path, end, begin = file_begin(state, tensors, metadata)](auto const&) {
                 write_file(path, begin, {snapshot->data(), end});
                 Shards::remove_all(path);
             });
     }
-    machine.saving() = std::make_shared<BegunSave>(pending, std::move(parts));
-    return pending;
+    return std::make_shared<BegunSave>(std::move(pending), std::move(parts));
 }
 
 } // namespace detail
@@ -252,8 +254,10 @@ template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path,
           StateMetadata const& metadata = {}) {
     detail::MachineAccess::together(train, [&](auto& machine, bool) {
-        detail::begin_save(machine, detail::RankCall::saves, path, metadata);
-        detail::save(machine, detail::state_of(machine, train), path, metadata);
+        detail::save_together(machine, detail::RankCall::saves, "save()", train, path, metadata,
+                              [&](auto& all, TrainingState const& state) {
+                                  detail::save(machine, all, state, path, metadata);
+                              });
     });
 }
 
@@ -275,10 +279,15 @@ PendingSave start_save(Training<Net, Policies...>& train, std::string const& pat
                        StateMetadata const& metadata = {}) {
     std::optional<PendingSave> pending;
     detail::MachineAccess::together(train, [&](auto& machine, bool first) {
-        detail::begin_save(machine, detail::RankCall::starts_saving, path, metadata);
-        PendingSave own =
-            detail::start_save(machine, detail::state_of(machine, train), path, metadata);
-        if (first) pending = std::move(own);
+        std::shared_ptr<detail::BegunSave> begun;
+        detail::save_together(machine, detail::RankCall::starts_saving, "start_save()", train, path,
+                              metadata, [&](auto& all, TrainingState const& state) {
+                                  begun = detail::prepare_save(machine, all, state, path, metadata);
+                                  all.gather(0); // all are prepared: from here on nothing throws
+                              });
+        begun->pending().begin();
+        if (first) pending = begun->pending();
+        machine.saving() = std::move(begun);
     });
     return *std::move(pending);
 }

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/array.hpp>
 #include <gpipe/runtime/agreement.hpp>
+#include <gpipe/runtime/gathering.hpp>
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/pending_save.hpp>
 #include <gpipe/state/state_error.hpp>
@@ -37,12 +38,13 @@ class Shards {
   public:
     // All ranks at once. `first_too`: the first of several has a file beside, as the others have.
     template <class Device>
-    Shards(Machine<Device>& machine, TrainingState const& state, std::string path, bool first_too)
+    Shards(Machine<Device> const& machine, Gathering<Device>& all, TrainingState const& state,
+           std::string path, bool first_too)
         : path_(std::move(path)), steps_(state.steps), ranks_(machine.ranks().all()),
           self_(machine.ranks().number()) {
         std::random_device random;
-        save_ = machine.gather(std::uint64_t{random()} << 32 | random())[0];
-        Array<std::uint64_t> const savers = machine.gather(std::any_of(
+        save_ = all.gather(std::uint64_t{random()} << 32 | random())[0];
+        Array<std::uint64_t> const savers = all.gather(std::any_of(
             state.own.begin(), state.own.end(), [](OwnPart const& own) { return own.saves; }));
         std::string const name = std::filesystem::path(path_).filename().string();
         for (std::size_t r = 1; r < ranks_; ++r)

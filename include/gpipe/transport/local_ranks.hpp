@@ -118,13 +118,13 @@ class LocalRanks {
     std::size_t rank() const { return rank_; }
     std::size_t ranks() const { return wire_.given_.size(); }
     Array<std::uint64_t> gather(std::uint64_t number) {
+        Array<std::uint64_t> all(ranks());
         // Nobody is two rounds ahead of who is still to read: that one has not given its next.
         LocalWire::Given& own = wire_.given_[rank_];
         std::uint64_t const round = own.rounds.load(std::memory_order_relaxed);
         own.number[round % 2] = number;
         own.rounds.store(round + 1, std::memory_order_release);
         wire_.ring_all();
-        Array<std::uint64_t> all(ranks());
         for (std::size_t r = 0; r < ranks(); ++r) {
             LocalWire::Given const& given = wire_.given_[r];
             auto const came = [&] { return given.rounds.load(std::memory_order_acquire) > round; };
@@ -238,7 +238,7 @@ class LocalRanks {
     }
     void give_up(char const* words) noexcept {
         detail::Message const text("gpipe: rank %zu %s", rank_, words);
-        wire_.leave(std::make_exception_ptr(std::runtime_error(text.text)));
+        wire_.leave(detail::made_error([&] { return std::runtime_error(text.text); }));
     }
     ///@}
 

@@ -85,12 +85,12 @@ class MpiRanks : public WatchedRanks {
     /// As RankTransport says.
     ///@{
     Array<std::uint64_t> gather(std::uint64_t number) {
+        Array<std::uint64_t> result(ranks());
         own_->number = number;
         together([&](MPI_Request* request) {
             return MPI_Iallgather(&own_->number, 1, MPI_UINT64_T, own_->numbers.data(), 1,
                                   MPI_UINT64_T, all_, request);
         });
-        Array<std::uint64_t> result(ranks());
         std::copy(own_->numbers.begin(), own_->numbers.end(), result.begin());
         return result;
     }

@@ -79,14 +79,17 @@ class SocketRanks : public WatchedRanks {
     /// As RankTransport says.
     ///@{
     Array<std::uint64_t> gather(std::uint64_t number) {
-        {
+        Array<std::uint64_t> all(ranks());
+        try {
             std::lock_guard const lock(mutex_);
             for (std::size_t r = 0; r < ranks(); ++r)
                 if (r != rank())
                     peers_[r].line.say({to_all, 0, sizeof number},
                                        reinterpret_cast<std::byte const*>(&number));
+        } catch (...) { // some have been told, and others not
+            give_up("has no memory for what it is to tell");
+            throw;
         }
-        Array<std::uint64_t> all(ranks());
         read_until(everybody, [&] {
             // Who has told all that it had to need not come here again for long.
             for (std::size_t r = 0; r < ranks(); ++r)

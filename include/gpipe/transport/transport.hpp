@@ -22,7 +22,7 @@ struct Channel {
 /// What carries messages between ranks; each has an object of its own.
 /// - rank(), ranks(): which one this is, and of how many;
 /// - gather(number): by rank what each has given. Only while machines are made, and between runs;
-///   throws where a rank is gone;
+///   throws where a rank is gone, and what goes wrong before it has given anything;
 /// - open(channels): which there will be, by number; once, the same on all ranks;
 /// - send(channel, from, bytes, word): returns when these may be written again, which may be as
 ///   soon as it has them somewhere else or as late as they are received; of a channel whose
