@@ -2,6 +2,7 @@
 // optimizer's state.
 #include "support/ranks.hpp"
 #include "support/buffer_layers.hpp"
+#include "support/counting.hpp"
 #include "support/folder.hpp"
 #include "support/long_tests.hpp"
 #include "support/net.hpp"
@@ -831,3 +832,54 @@ TEST_CASE(
                 CHECK(gathers > 3);
             }
 }
+
+#ifdef GPIPE_COUNTS_ALLOCATIONS
+TEST_CASE("where there is no memory to save, or to load, that is thrown, and what was there is "
+          "there") {
+    for (Way const& way : {Way{1, false, {}, 2}, Way{2, true, {}, 1}}) {
+        Folder const folder;
+        std::string const path = folder / "state";
+        auto const train = make(way), other = make(way);
+        double expected[3] = {}; // of the next step, by steps before
+        for (std::size_t step = 1; step < 3; ++step) {
+            train->step(data_of(step));
+            train->save(folder / "behind");
+            other->load(folder / "behind", {});
+            expected[step] = other->step(data_of(3));
+            if (step == 1) train->save(folder / "before");
+        }
+        enum { saves, starts, loads };
+        for (int const what : {saves, starts, loads}) {
+            if (what == starts && way.replicas > 1) continue; // one would wait for a minute
+            long n = 0;
+            std::size_t there = 0; // steps of the state at the path
+            for (bool ends = false; !ends; n += toy::long_tests() ? 1 : 7) {
+                INFO(way.words(), ", ", what, ", allocation ", n);
+                if (there != 1) {
+                    train->load(folder / "before", {});
+                    train->save(path);
+                }
+                train->load(folder / "behind", {});
+                bool thrown = false;
+                toy::allocations_left = n;
+                try {
+                    if (what == saves) train->save(path);
+                    if (what == starts) train->start_save(path), train->wait();
+                    if (what == loads) train->load(path, {});
+                } catch (std::exception const& error) { // perhaps with another replica's words
+                    thrown = true;
+                    CHECK(std::string(error.what()).find("std::bad_alloc") != std::string::npos);
+                }
+                ends = toy::allocations_left.exchange(-1) >= 0;
+                CHECK((!thrown || !ends));
+                there = other->load(path, {}).steps;
+                CHECK((there == 1 || there == 2));
+                if (!thrown) CHECK(there == (what == loads ? 1 : 2));
+                CHECK(other->step(data_of(3)) == expected[there]);
+                CHECK(train->step(data_of(3)) == expected[what == loads && !thrown ? 1 : 2]);
+            }
+            CHECK(n > 100);
+        }
+    }
+}
+#endif

@@ -6,6 +6,7 @@
 #include <gpipe/state/tensor_names.hpp>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -97,6 +98,25 @@ TEST_CASE("what is written is read: names, types, shapes, places, metadata") {
             CHECK(entry.begin % gpipe::info(entry.dtype).bytes == 0);
         }
     }
+}
+
+TEST_CASE("the text of a header is what nlohmann-json has of it, control characters as well") {
+    std::string every;
+    for (int c = 1; c < 0x80; ++c) every += static_cast<char>(c);
+    every += "\xc3\xa9\xf0\x9f\x98\x80";
+    every += '\0';
+    std::map<std::string, std::string> const metadata{{"a", every}, {every, ""}};
+    std::vector<Entry> const entries{{"w", Dtype::F32, {2, 3}, 0, 24},
+                                     {every, Dtype::BF16, {}, 24, 26}};
+    nlohmann::ordered_json expected;
+    expected["__metadata__"] = metadata;
+    expected["w"] = {{"dtype", "F32"}, {"shape", {2, 3}}, {"data_offsets", {0, 24}}};
+    expected[every] = {
+        {"dtype", "BF16"}, {"shape", nlohmann::ordered_json::array()}, {"data_offsets", {24, 26}}};
+    CHECK(gpipe::safetensors::header_text(entries, metadata) == expected.dump());
+    CHECK(gpipe::safetensors::header_text({}, {}) == "{}");
+    CHECK(gpipe::safetensors::header_text({entries[0]}, {}) ==
+          "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}");
 }
 
 TEST_CASE("every way not to be sound has its sentence") {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <string>
 #include <string_view>
@@ -160,20 +161,58 @@ GPIPE_STATE_INLINE HeaderText read_header_text(std::string_view text) {
     return std::move(reader.result);
 }
 
+namespace detail {
+
+// As JSON has it. Throws StateError where it is not UTF-8.
+GPIPE_STATE_INLINE std::string quoted(std::string_view text) {
+    std::string plain(text), result = "\"";
+    for (char& c : plain) {
+        bool const is_control = static_cast<unsigned char>(c) < ' ';
+        if (c == '"' || c == '\\') {
+            result += '\\';
+            result += c;
+        } else if (is_control) {
+            constexpr std::string_view of[] = {"btnfr", "\b\t\n\f\r"};
+            std::size_t const at = of[1].find(c);
+            char code[8] = {'\\', at < of[0].size() ? of[0][at] : 'u'};
+            if (code[1] == 'u') std::snprintf(code + 2, sizeof code - 2, "%04x", unsigned(c));
+            result += code;
+        } else {
+            result += c;
+        }
+        if (is_control) c = ' ';
+    }
+    if (valid_text(plain) < plain.size())
+        throw StateError("a name or the metadata are not UTF-8 text");
+    return result += '"';
+}
+
+} // namespace detail
+
+// Not by a value of the parser's library, which allocates when it goes and so ends the program
+// where there is no memory.
 GPIPE_STATE_INLINE std::string header_text(std::vector<Entry> const& tensors,
                                            std::map<std::string, std::string> const& metadata) {
-    try {
-        nlohmann::ordered_json::object_t members;
-        if (!metadata.empty()) members.emplace_back("__metadata__", metadata);
-        for (Entry const& entry : tensors)
-            members.emplace_back(entry.name, nlohmann::ordered_json::object_t{
-                                                 {"dtype", std::string(info(entry.dtype).name)},
-                                                 {"shape", entry.shape},
-                                                 {"data_offsets", {entry.begin, entry.end}}});
-        return nlohmann::ordered_json(std::move(members)).dump();
-    } catch (nlohmann::json::type_error const&) {
-        throw StateError("a name or the metadata are not UTF-8 text");
+    std::string text = "{", next;
+    auto const member = [&](std::string_view name) -> std::string& {
+        return text += std::exchange(next, ",") + detail::quoted(name) + ':';
+    };
+    if (!metadata.empty()) {
+        member("__metadata__") += '{';
+        next.clear();
+        for (auto const& [key, value] : metadata) member(key) += detail::quoted(value);
+        text += '}';
+        next = ",";
     }
+    for (Entry const& entry : tensors) {
+        std::string shape;
+        for (std::uint64_t const extent : entry.shape)
+            shape += (shape.empty() ? "" : ",") + std::to_string(extent);
+        member(entry.name) += "{\"dtype\":\"" + std::string(info(entry.dtype).name) +
+                              "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
+                              std::to_string(entry.begin) + ',' + std::to_string(entry.end) + "]}";
+    }
+    return text += '}';
 }
 
 } // namespace gpipe::safetensors

@@ -17,12 +17,16 @@
 #include <exception>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include <dirent.h>
+#include <unistd.h>
 
 namespace gpipe {
 
@@ -94,9 +98,9 @@ class Shards {
         File(folder_of(path_), O_RDONLY | O_DIRECTORY).sync();
     }
     // What else has such a name: a rest of a save that did not come to its end, or of one before.
-    void remove_older() const { remove_others(path_, names_); }
+    void remove_older() const noexcept { remove_others(path_, names_); }
     // Of a state in whose file all is.
-    static void remove_all(std::string const& path) { remove_others(followed(path), {}); }
+    static void remove_all(std::string const& path) noexcept { remove_others(path, {}); }
 
   private:
     // The end of a sentence; the lines behind the first say where each rank was in a step.
@@ -106,18 +110,23 @@ class Shards {
         std::size_t const from = words.rfind(begin, 0) == 0 ? begin.size() : 0;
         return ": " + words.substr(from, words.find('\n') - from);
     }
-    static void remove_others(std::string const& file, std::set<std::string> const& names) {
-        namespace fs = std::filesystem;
-        fs::path const path(file);
-        std::string const begin = path.filename().string() + '.';
-        std::error_code ignored; // what cannot be found, or removed, stays
-        fs::directory_iterator at(folder_of(path), ignored);
-        for (; at != fs::directory_iterator(); at.increment(ignored)) {
-            std::string const name = at->path().filename().string();
+    // What cannot be found, or removed, stays, and so does what there is no memory for. (The
+    // iterators of std::filesystem end the program there.)
+    static void remove_others(std::string const& file, std::set<std::string> const& names) noexcept
+        try {
+        std::string const path = followed(file), folder = path.substr(0, path.rfind('/') + 1);
+        std::string const begin = path.substr(folder.size()) + '.';
+        struct Close {
+            void operator()(::DIR* all) const { ::closedir(all); }
+        };
+        std::unique_ptr<::DIR, Close> const all(::opendir(folder.empty() ? "." : folder.c_str()));
+        while (::dirent const* const entry = all ? ::readdir(all.get()) : nullptr) {
+            std::string const name = entry->d_name;
             if (name.rfind(begin, 0) == 0 && is_suffix(name.substr(begin.size())) &&
                 !names.count(name))
-                fs::remove(at->path(), ignored);
+                ::unlink((folder + name).c_str());
         }
+    } catch (...) {
     }
     static std::filesystem::path folder_of(std::filesystem::path const& path) {
         return path.parent_path().empty() ? "." : path.parent_path();
