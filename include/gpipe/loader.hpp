@@ -125,8 +125,8 @@ template <class Train, class Source> class Loader {
     template <class T, class S> friend typename T::Result evaluate(T&, S, std::size_t);
 
     // `once`: through the source, from its first sample to its last, for evaluate().
-    Loader(Train& train, Source source, LoaderOptions const& options, bool once)
-        : source_(std::move(source)), options_(options), once_(once),
+    Loader(Train& train, Source&& source, LoaderOptions const& options, bool once)
+        : source_(detail::moved_source(train, source)), options_(options), once_(once),
           samples_(options.batch ? options.batch : room(train)), size_(size_of(source_, error_)),
           parts_(detail::loader_parts(train, what_is_wrong(train), number(), once)),
           next_(once ? 0 : train.steps() * options.parts), read_(next_) {

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <set>
 #include <span>
@@ -596,6 +597,19 @@ TEST_CASE("what a source throws while it is evaluated leaves on all ranks, which
     }
 }
 
+namespace {
+
+struct Heavy : Numbers { // there may be no memory to move it
+    bool fits = true;
+
+    Heavy(std::uint64_t n, bool fits) : Numbers{n}, fits(fits) {}
+    Heavy(Heavy const& other) : Numbers(other), fits(other.fits) {
+        if (!fits) throw std::bad_alloc();
+    }
+};
+
+} // namespace
+
 TEST_CASE("where one rank has no memory for a Loader all throw, and then load") {
     using T = Evaluated<toy::Wired>;
     for (std::size_t const rank : {0, 1}) {
@@ -607,5 +621,17 @@ TEST_CASE("where one rank has no memory for a Loader all throw, and then load") 
         crew.without_memory(
             rank, "a Loader", [&](std::size_t r) { Loader(crew[r], Numbers{40}).next(); },
             [&](bool, std::string const& wrong) { CHECK(wrong == ""); });
+        // Nor for its source.
+        crew.each([&](std::size_t r) { Loader(crew[r], Heavy(40, r != rank)).next(); });
+        for (std::size_t r : {0, 1}) {
+            REQUIRE(crew.errors[r]);
+            if (r == rank)
+                CHECK_THROWS_AS(std::rethrow_exception(crew.errors[r]), std::bad_alloc);
+            else
+                CHECK_THROWS_WITH(std::rethrow_exception(crew.errors[r]),
+                                  doctest::Contains("to do what it refuses"));
+        }
+        crew.each([&](std::size_t r) { same(crew[r], Numbers{40}, 2); });
+        crew.rethrow();
     }
 }

@@ -127,5 +127,12 @@ std::vector<LoaderPart> loader_parts(Train& train, std::exception_ptr const& wro
     });
     return parts;
 }
+// What that throws other ranks are to hear of.
+template <class Train, class Source> Source moved_source(Train& train, Source& source) try {
+    return std::move(source);
+} catch (...) {
+    loader_parts(train, std::current_exception(), 0, false);
+    throw;
+}
 
 } // namespace gpipe::detail
