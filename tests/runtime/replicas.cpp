@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <new>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -594,6 +595,25 @@ TEST_CASE("P7 nobody waits for a replica that could not be made") {
         CHECK_THROWS_WITH_AS((T{Net{}, {}, gpipe::SGD{}, {.samples = 2}}), "the second time",
                              std::runtime_error);
 }
+
+#ifdef GPIPE_COUNTS_ALLOCATIONS
+TEST_CASE("P7 replicas end where there is no memory, made or not") {
+    using T = gpipe::Training<gpipe::Pipeline<toy::Linear<Real, 1, 1>>,
+                              gpipe::Loss<toy::MeanSquare<Real, 1>>, Replicas<2>>;
+    long allocations = 0;
+    for (bool made = false; !made; allocations += toy::long_tests() ? 1 : 11) {
+        toy::allocations_left = allocations;
+        try {
+            T const train{{}, {}, gpipe::SGD{}, {.samples = 2}};
+            made = true;
+            toy::allocations_left = 0; // and so none for the end
+        } catch (std::bad_alloc const&) {
+        }
+        toy::allocations_left = -1;
+    }
+    CHECK(allocations > 100);
+}
+#endif
 
 TEST_CASE("P3 a step of replicas allocates nothing") {
     toy::Watch watch;

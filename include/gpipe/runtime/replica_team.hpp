@@ -208,7 +208,7 @@ template <class Chosen, class Net> class ReplicaTeam {
         }
     }
     void stop() {
-        wire_.leave(std::make_exception_ptr(std::runtime_error("gpipe: a replica is gone")));
+        wire_.leave(made_error([] { return std::runtime_error("gpipe: a replica is gone"); }));
         stops_.store(true, std::memory_order_relaxed);
         begun_.fetch_add(1, std::memory_order_release);
         bell_.ring();
