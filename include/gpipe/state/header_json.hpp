@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <string>
 #include <string_view>
@@ -163,38 +162,21 @@ GPIPE_STATE_INLINE HeaderText read_header_text(std::string_view text) {
 
 namespace detail {
 
-// As JSON has it. Throws StateError where it is not UTF-8.
-GPIPE_STATE_INLINE std::string quoted(std::string_view text) {
-    std::string plain(text), result = "\"";
-    for (char& c : plain) {
-        bool const is_control = static_cast<unsigned char>(c) < ' ';
-        if (c == '"' || c == '\\') {
-            result += '\\';
-            result += c;
-        } else if (is_control) {
-            constexpr std::string_view of[] = {"btnfr", "\b\t\n\f\r"};
-            std::size_t const at = of[1].find(c);
-            char code[8] = {'\\', at < of[0].size() ? of[0][at] : 'u'};
-            if (code[1] == 'u') std::snprintf(code + 2, sizeof code - 2, "%04x", unsigned(c));
-            result += code;
-        } else {
-            result += c;
-        }
-        if (is_control) c = ' ';
-    }
-    if (valid_text(plain) < plain.size())
-        throw StateError("a name or the metadata are not UTF-8 text");
-    return result += '"';
+// As JSON has it.
+GPIPE_STATE_INLINE std::string quoted(std::string const& text) try {
+    return nlohmann::json(text).dump();
+} catch (nlohmann::json::type_error const&) {
+    throw StateError("a name or the metadata are not UTF-8 text");
 }
 
 } // namespace detail
 
-// Not by a value of the parser's library, which allocates when it goes and so ends the program
-// where there is no memory.
+// Not as one value of the library, for objects and arrays of that allocate when they go, and so end
+// the program where there is no memory.
 GPIPE_STATE_INLINE std::string header_text(std::vector<Entry> const& tensors,
                                            std::map<std::string, std::string> const& metadata) {
     std::string text = "{", next;
-    auto const member = [&](std::string_view name) -> std::string& {
+    auto const member = [&](std::string const& name) -> std::string& {
         return text += std::exchange(next, ",") + detail::quoted(name) + ':';
     };
     if (!metadata.empty()) {
