@@ -602,7 +602,7 @@ namespace {
 struct Heavy : Numbers { // there may be no memory to move it
     bool fits = true;
 
-    Heavy(std::uint64_t n, bool fits) : Numbers{n}, fits(fits) {}
+    Heavy(std::uint64_t n, bool there_is) : Numbers{n}, fits(there_is) {}
     Heavy(Heavy const& other) : Numbers(other), fits(other.fits) {
         if (!fits) throw std::bad_alloc();
     }
