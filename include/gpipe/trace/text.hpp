@@ -179,8 +179,8 @@ class TextCanvas {
 /// micro-batch; one point: idle, more: the action goes on. Of two cells on a device the second has
 /// lower case, of more each has a letter behind the kind's (a, b, c ...). Of what ends a step there
 /// are as many letters as it takes of time: A sums over replicas, and G giving their parts to all;
-/// T sums of ties, t what is brought to them; N what buffers become; Q squares of gradients; C the commit, which V may revoke,
-/// and K its state given to a device; U updates. Where lines would be
+/// T sums of ties, t what is brought to them; N what buffers become; Q squares of gradients; C the
+/// commit, which V may revoke, and K its state given to a device; U updates. Where lines would be
 /// longer than options.width, they are compressed: every character stands for the same time, and
 /// says what the device does in the middle of it, with the micro-batch where there is room.
 /// A timeline with a title has it above, with makespan and bubble. Where it knows the bytes in use,
