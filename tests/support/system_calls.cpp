@@ -17,6 +17,7 @@ ssize_t __real_write(int file, void const* data, size_t size);
 int __real_fsync(int file);
 int __real_rename(char const* from, char const* to);
 int __real_close(int file);
+int __real_symlink(char const* target, char const* path);
 }
 
 namespace {
@@ -37,7 +38,9 @@ std::string last_part(std::string path) {
 bool strikes(std::string const& call, std::string const& what) {
     std::string line = call + ' ' + what;
     if (lines.empty() || lines.back() != line) lines.push_back(std::move(line));
-    return (fault.call.empty() || fault.call == call) && ++counted == fault.at;
+    bool const counts =
+        fault.call.empty() || (' ' + fault.call + ' ').find(' ' + call + ' ') != std::string::npos;
+    return counts && (++counted == fault.at || (fault.lasts && counted > fault.at));
 }
 
 template <class Call, class... Arguments>
@@ -104,6 +107,10 @@ int __wrap_fsync(int file) {
 int __wrap_rename(char const* from, char const* to) {
     if (unwatched()) return __real_rename(from, to);
     return watched("rename", last_part(from) + ' ' + last_part(to), __real_rename, from, to);
+}
+int __wrap_symlink(char const* target, char const* path) {
+    if (unwatched()) return __real_symlink(target, path);
+    return watched("symlink", last_part(path), __real_symlink, target, path);
 }
 int __wrap_close(int file) {
     return unwatched() ? __real_close(file) : watched("close", name_of(file), __real_close, file);

@@ -12,10 +12,11 @@ namespace toy {
 /// What happens at the `at`-th of the watched calls, counted from 1.
 struct CallFault {
     enum Kind { fails, interrupts, shortens, kills_before, kills_after };
-    std::string call; ///< which are counted: "open", "write", ...; empty: all
+    std::string call; ///< which are counted: "open", "write fsync", ...; empty: all
     std::size_t at = 0;
     Kind kind = fails;
-    int error = 0; ///< errno
+    int error = 0;      ///< errno
+    bool lasts = false; ///< at all behind it, too
 };
 
 /// From its construction on calls are logged, and one goes wrong. One at a time.

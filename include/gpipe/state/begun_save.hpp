@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -34,7 +35,8 @@ GPIPE_STATE_INLINE bool may_be_there(Shards const& shards) {
 // `shards`: of that save, which may not have come so far on this rank.
 template <class All> void remove_parts(All& all, Shards const* shards) {
     bool const stay = all.gather(shards && shards->is_first() && may_be_there(*shards))[0];
-    if (shards && shards->beside() && !stay) ::unlink(shards->own().c_str());
+    if (!shards || !shards->beside() || stay) return;
+    for (std::string const& file : {shards->own(), shards->note()}) ::unlink(file.c_str());
 }
 
 // What a training remembers of the save in the background that it has begun last.

@@ -33,14 +33,19 @@ template <class Call> auto uninterrupted(Call call) {
     return result;
 }
 
+// What is written in a symbolic link, if that is one and there is room for it.
+GPIPE_STATE_INLINE std::string target_of(std::string const& path) {
+    char target[4096];
+    ssize_t const count = ::readlink(path.c_str(), target, sizeof target);
+    if (count <= 0 || count == sizeof target) return {};
+    return {target, static_cast<std::size_t>(count)};
+}
 // What a symbolic link stands for, through any number of them; else the path as it is. What cannot
 // be followed says so when it is opened.
 GPIPE_STATE_INLINE std::string followed(std::string path) {
     for (int links = 0; links < 40; ++links) {
-        char target[4096];
-        ssize_t const count = ::readlink(path.c_str(), target, sizeof target);
-        if (count <= 0 || count == sizeof target) break;
-        std::string const next(target, static_cast<std::size_t>(count));
+        std::string const next = target_of(path);
+        if (next.empty()) break;
         path = next[0] == '/' ? next : path.substr(0, path.rfind('/') + 1) + next;
     }
     return path;
@@ -197,4 +202,19 @@ class AtomicFile {
     bool committed_ = false;
 };
 
+namespace detail {
+
+GPIPE_STATE_INLINE std::span<std::byte const> bytes_of(std::string const& text) {
+    return std::as_bytes(std::span(text));
+}
+
+GPIPE_STATE_INLINE void write_file(std::string const& path, std::string const& begin,
+                                   std::span<std::byte const> bytes) {
+    AtomicFile file(path);
+    file.write(bytes_of(begin));
+    file.write(bytes);
+    file.commit();
+}
+
+} // namespace detail
 } // namespace gpipe

@@ -77,10 +77,6 @@ GPIPE_STATE_INLINE std::vector<safetensors::Entry> saved_here(TrainingState cons
     return tensors;
 }
 
-GPIPE_STATE_INLINE std::span<std::byte const> bytes_of(std::string const& text) {
-    return std::as_bytes(std::span(text));
-}
-
 template <class Device>
 void write_state(Machine<Device>& machine, TrainingState const& state, std::string const& path,
                  StateMetadata metadata) {
@@ -95,13 +91,6 @@ void write_state(Machine<Device>& machine, TrainingState const& state, std::stri
         machine.copy(values.data(), tensor.memory, tensor.bytes());
         file.write({values.data(), tensor.bytes()});
     }
-    file.commit();
-}
-GPIPE_STATE_INLINE void write_file(std::string const& path, std::string const& begin,
-                                   std::span<std::byte const> bytes) {
-    AtomicFile file(path);
-    file.write(bytes_of(begin));
-    file.write(bytes);
     file.commit();
 }
 GPIPE_STATE_INLINE StateMetadata joined(StateMetadata all, StateMetadata const& more) {
@@ -211,10 +200,11 @@ std::shared_ptr<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Devi
             file_begin(state, tensors, joined(metadata, is_index ? shards.index() : shards.mark()));
         std::string index = file_begin(state, {}, joined(metadata, shards.index()));
         pending = PendingSave::prepare(
-            [snapshot, end, shards = std::move(shards), begin = std::move(begin),
+            [snapshot, end, own = shards.own(), note = shards.note(), shards = std::move(shards),
+             begin = std::move(begin),
              index = std::move(index)](PendingSave::Course const& course) {
                 std::span<std::byte const> const bytes(snapshot->data(), end);
-                if (shards.beside()) write_file(shards.own(), begin, bytes);
+                if (shards.beside()) write_part(own, note, begin, bytes);
                 if (!shards.is_first()) return;
                 shards.await(course);
                 if (shards.beside())
@@ -267,11 +257,11 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 /// standard error when the training goes.
 ///
 /// With several ranks each writes its part, and the first, once all are there, what makes them the
-/// state. It sees that in the folder, and gives up where nothing has come of a part for a minute,
-/// or no more of one that is being written for twelve (five seconds, and one minute, when the
-/// training goes), and at once where a rank is lost. A rank's wait() says what it knows itself: if
-/// that fails on one, and not all have thrown it, all throw at the next save; its parts are there
-/// until then.
+/// state. It sees that in the folder, and gives up at once where a rank has left a note there that
+/// it could not write its own, or is lost, and where nothing has come of a part for a minute, or no
+/// more of one that is being written for twelve (five seconds, and one minute, when the training
+/// goes). A rank's wait() says what it knows itself: if that fails on one, and not all have thrown
+/// it, all throw at the next save; its parts are there until then.
 ///
 /// Throws std::invalid_argument unless Options::snapshot is true.
 template <class Net, class... Policies>

@@ -6,6 +6,7 @@
 #include <gpipe/state/file.hpp>
 #include <gpipe/state/pending_save.hpp>
 #include <gpipe/state/state_error.hpp>
+#include <gpipe/state/state_inline.hpp>
 #include <gpipe/state/training_state.hpp>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -35,6 +37,17 @@ namespace gpipe {
 using StateMetadata = std::map<std::string, std::string>;
 
 namespace detail {
+
+// For which, or the note in its place, the first rank waits.
+GPIPE_STATE_INLINE void write_part(std::string const& path, std::string const& note,
+                                   std::string const& begin, std::span<std::byte const> bytes) {
+    try {
+        write_file(path, begin, bytes);
+    } catch (std::exception const& error) {
+        static_cast<void>(::symlink(error.what(), note.c_str()) == 0); // else he loses patience
+        throw;
+    }
+}
 
 // The files of a state that several ranks save. Names are used once, so that a state whose file is
 // there has all of its own: nobody writes them again, and they go only once another is there.
@@ -63,6 +76,9 @@ class Shards {
     // Whether this rank has a file of its own, which that is.
     bool beside() const { return beside_; }
     std::string own() const { return path_ + suffix(self_); }
+    // In place of that, for the first: why it will not come. A link to the words: it is there as a
+    // whole or not at all, and wants no room for data on a disk that may be full.
+    std::string note() const { return is_first() ? "" : own() + noted; }
     // What says that a file is of this state; and of the state's own that others are.
     StateMetadata mark() const {
         if (names_.empty()) return {};
@@ -74,7 +90,8 @@ class Shards {
         return all;
     }
     // What others have written is to be there, on the disk, before the state is. Throws StateError
-    // where nothing more has been seen of a file for longer than the patience, or a rank is lost.
+    // where a rank has left a note instead, nothing more has been seen of a file for longer than
+    // the patience, or a rank is lost.
     void await(PendingSave::Course const& course) const {
         using Clock = std::chrono::steady_clock;
         auto pause = std::chrono::milliseconds(1);
@@ -84,15 +101,19 @@ class Shards {
             // In this order: all that the lost rank has written is seen.
             std::exception_ptr const loss = course.loss.error();
             Seen const seen = look();
+            if (!seen.note.empty())
+                throw StateError("gpipe: " + path_ + ": it is not saved, for " + seen.missing +
+                                 " could not be written: " + first_line(seen.note));
             if (seen.missing.empty()) break;
             std::chrono::seconds const now = course.patience;
             if (seen.bytes != before.bytes || now != given) since = Clock::now();
             given = now;
             before = seen;
             if (loss || Clock::now() - since >= (seen.is_written ? 12 * given : given))
-                throw StateError("gpipe: " + path_ + ": it is not saved, for " + seen.missing +
-                                 ", which another rank is to write, has not come" +
-                                 (loss ? because(loss) : ": do all ranks see this folder?"));
+                throw StateError(
+                    "gpipe: " + path_ + ": it is not saved, for " + seen.missing +
+                    ", which another rank is to write, has not come" +
+                    (loss ? ": " + first_line(what_of(loss)) : ": do all ranks see this folder?"));
             pause = std::min(2 * pause, std::chrono::milliseconds(50));
         }
         File(folder_of(path_), O_RDONLY | O_DIRECTORY).sync();
@@ -103,12 +124,13 @@ class Shards {
     static void remove_all(std::string const& path) noexcept { remove_others(path, {}); }
 
   private:
-    // The end of a sentence; the lines behind the first say where each rank was in a step.
-    static std::string because(std::exception_ptr const& loss) {
-        if (!loss) return {};
-        std::string const words = what_of(loss), begin = "gpipe: ";
+    static constexpr char const* noted = ".failed";
+
+    // As the end of a sentence; the lines behind the first say where each rank was in a step.
+    static std::string first_line(std::string const& words) {
+        std::string const begin = "gpipe: ";
         std::size_t const from = words.rfind(begin, 0) == 0 ? begin.size() : 0;
-        return ": " + words.substr(from, words.find('\n') - from);
+        return words.substr(from, words.find('\n') - from);
     }
     // What cannot be found, or removed, stays, and so does what there is no memory for. (The
     // iterators of std::filesystem end the program there.)
@@ -139,10 +161,10 @@ class Shards {
         return text.data();
     }
     // How much of all files is there, the first that is not yet, if any, and whether one is being
-    // written (or was, by who has been killed).
+    // written (or was, by who has been killed); or the first of which there is a note.
     struct Seen {
         std::uintmax_t bytes = 0;
-        std::string missing{};
+        std::string missing{}, note{};
         bool is_written = false;
     };
     Seen look() const {
@@ -155,6 +177,11 @@ class Shards {
                 seen.bytes += size + 1;
                 continue;
             }
+            std::string const note = file.string() + noted;
+            if (std::string words = target_of(note); !words.empty()) {
+                ::unlink(note.c_str()); // nobody else reads it
+                return {seen.bytes, name, std::move(words), false};
+            }
             if (seen.missing.empty()) seen.missing = name;
             auto const size = std::filesystem::file_size(file.string() + ".partial", error);
             if (error) continue;
@@ -163,11 +190,11 @@ class Shards {
         }
         return seen;
     }
-    // STEP-SAVE-RANK-of-RANKS, and what AtomicFile has before that.
+    // STEP-SAVE-RANK-of-RANKS, and what AtomicFile has before that, or a note.
     static bool is_suffix(std::string text) {
-        std::string const partial = ".partial";
-        if (text.size() > partial.size() && text.substr(text.size() - partial.size()) == partial)
-            text.resize(text.size() - partial.size());
+        for (std::string const end : {".partial", noted})
+            if (text.size() > end.size() && text.substr(text.size() - end.size()) == end)
+                text.resize(text.size() - end.size());
         unsigned long long step = 0, save = 0, rank = 0, ranks = 0;
         int read = 0;
         return std::sscanf(text.c_str(), "%llu-%16llx-%llu-of-%llu%n", &step, &save, &rank, &ranks,
