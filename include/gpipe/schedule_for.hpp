@@ -148,15 +148,24 @@ template <class Net, class... Policies> class ScheduleFinder {
         if (!whole || whole->fits) return;
         checkpoint::Optimal<> optimal;
         optimal.bytes = search_.bytes;
-        double const alone = alone_; // of what is offloaded transfers take no time
-        // What runs layers again takes no less.
-        if (could_be_best(whole->makespan)) {
+        if (could_be_best(least_step(search_.latency, search_.bandwidth))) {
             add(schedule, checkpoint::ExceptLast{});
             add(schedule, optimal);
         }
-        if (search_.host_bandwidth == 0 || !could_be_best(alone)) return;
+        // Of what is offloaded transfers take no time.
+        if (search_.host_bandwidth == 0 || !could_be_best(least_step(0, unlimited<double>))) return;
         optimal.bandwidth = search_.host_bandwidth;
         add(schedule, checkpoint::Offload<checkpoint::Optimal<>>{optimal});
+    }
+    // What a step of the schedule takes at least, whatever runs again: for that the last cell may
+    // run its forwards later, and gradients come sooner.
+    double least_step(double latency, double bandwidth) const {
+        ChainCosts<double> costs = costs_;
+        for (CellCosts<double>& cell : costs.cells) cell.recompute = 0;
+        auto const step = [&](Programs const& programs) {
+            return simulate<double>(programs, costs, latency, bandwidth).makespan;
+        };
+        return std::min(step(programs_), step(checkpoint::ExceptLast::lower(programs_)));
     }
     bool could_be_best(double makespan) const {
         for (FoundSchedule const& one : found_)
@@ -200,7 +209,10 @@ template <class Net, class... Policies> class ScheduleFinder {
             offloads
                 ? simulate<double>(plan.lowered, OffloadCosts{plan, costs, search_.host_bandwidth})
                 : simulate<double>(planned.programs, costs, search_.latency, search_.bandwidth);
-        if (search_.host_bandwidth > 0) alone_ = simulate<double>(planned.programs, costs).makespan;
+        if (one.checkpointing.name() == checkpoint::Never::name) {
+            programs_ = planned.programs;
+            costs_ = costs;
+        }
         one.makespan = times.makespan;
         one.bubble = gpipe::bubble(times, planned.programs.devices());
         one.bytes = Array<std::size_t>(plan.devices.size());
@@ -217,7 +229,8 @@ template <class Net, class... Policies> class ScheduleFinder {
     std::exception_ptr refused_; // with one cell per device: later ones are for another reason
     std::size_t least_ = std::numeric_limits<std::size_t>::max(); // of budgets that are too small
     std::string leanest_;                                         // with what that is
-    double alone_ = 0; // of what was weighed last, a step whose transfers take no time
+    Programs programs_; // of the schedule that is looked at, with everything kept
+    ChainCosts<double> costs_;
 };
 
 // That a plan is for: of several to be chosen from the one that takes most.
