@@ -42,7 +42,7 @@ struct Settings {
                        1024);
         options.number("activation-bytes", "of a number that is kept for backward",
                        activation_bytes, 1, 8);
-        options.number("budget", "GiB of each device", budget, 0.001, 1e6);
+        options.number("budget", "GiB of each device", budget, 0.001, 1000);
         options.flag("json", "print one JSON object per cell of the tables", json);
     }
     support::TransformerShape shape() const {

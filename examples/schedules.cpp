@@ -207,8 +207,9 @@ std::vector<gpipe::Timeline> comparable(std::vector<Result> const& results) {
 void run(Settings const& settings) {
     if (settings.trace.ends_with(".svg"))
         throw support::UsageError("--trace is for viewers: a figure is written by --svg FILE");
-    if (settings.bandwidth > 0 && settings.bandwidth < 1e-6)
-        throw support::UsageError("--bandwidth takes 0, for no limit, or a number from 1e-06 on");
+    if (settings.bandwidth > 0 && settings.bytes > 1e6 * settings.bandwidth)
+        throw support::UsageError("--bytes over --bandwidth, the time of a transfer, is from 0 to "
+                                  "1e+06");
     std::vector<Result> const results = simulate_all(settings);
     std::FILE* const prose = settings.json ? stderr : stdout;
     bool const few = settings.cells * settings.micro_batches <= 64;

@@ -219,7 +219,8 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     bool const speaks = company.speaks();
     bool const traces = !settings.trace.empty();
     std::optional<support::TraceFile> trace;
-    if (traces && speaks) trace.emplace(settings.trace);
+    // Who goes on may have nothing to train, and then a picture that is there stays.
+    if (traces && speaks && !settings.resume) trace.emplace(settings.trace);
     auto const net = Model::net(text.classes(), static_cast<float>(settings.dropout));
     auto options = settings.training<Train>(company);
     options.balance = settings.chosen_balance<Device>(net, company);
@@ -238,6 +239,8 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, 4096);
     support::Progressed progressed{settings.rate_steps, text};
     if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume, speaks);
+    if (traces && speaks && settings.resume && train.steps() < settings.steps)
+        trace.emplace(settings.trace);
     gpipe::Loader loader(
         train, gpt::Windows{text.training(), Model::context},
         {.batch = settings.batch, .seed = train.seed(), .parts = settings.parts}); // as saved

@@ -136,28 +136,41 @@ template <class Net, class... Policies> class ScheduleFinder {
   private:
     static bool is_better(FoundSchedule const& a, FoundSchedule const& b) {
         if (a.fits != b.fits) return a.fits;
-        if (a.fits && is_faster(a, b)) return true;
-        if (a.fits && is_faster(b, a)) return false;
+        if (a.fits && is_faster(a.makespan, b.makespan)) return true;
+        if (a.fits && is_faster(b.makespan, a.makespan)) return false;
         return a.most_bytes() < b.most_bytes();
     }
     // By more than what sums of the same numbers in another order differ by.
-    static bool is_faster(FoundSchedule const& a, FoundSchedule const& b) {
-        return a.makespan < b.makespan * (1 - 1e-9);
-    }
+    static bool is_faster(double a, double b) { return a < b * (1 - 1e-9); }
 
     void look_at(schedule::Dynamic const& schedule) {
         FoundSchedule const* const whole = add(schedule, checkpoint::Never{});
         if (!whole || whole->fits) return;
-        // What runs layers again takes no less.
-        for (FoundSchedule const& one : found_)
-            if (one.fits && !is_faster(*whole, one)) return;
-        add(schedule, checkpoint::ExceptLast{});
         checkpoint::Optimal<> optimal;
         optimal.bytes = search_.bytes;
-        add(schedule, optimal);
-        if (search_.host_bandwidth == 0) return;
+        if (could_be_best(least_step(search_.latency, search_.bandwidth))) {
+            add(schedule, checkpoint::ExceptLast{});
+            add(schedule, optimal);
+        }
+        // Of what is offloaded transfers take no time.
+        if (search_.host_bandwidth == 0 || !could_be_best(least_step(0, unlimited<double>))) return;
         optimal.bandwidth = search_.host_bandwidth;
         add(schedule, checkpoint::Offload<checkpoint::Optimal<>>{optimal});
+    }
+    // What a step of the schedule takes at least, whatever runs again: for that the last cell may
+    // run its forwards later, and gradients come sooner.
+    double least_step(double latency, double bandwidth) const {
+        ChainCosts<double> costs = costs_;
+        for (CellCosts<double>& cell : costs.cells) cell.recompute = 0;
+        auto const step = [&](Programs const& programs) {
+            return simulate<double>(programs, costs, latency, bandwidth).makespan;
+        };
+        return std::min(step(programs_), step(checkpoint::ExceptLast::lower(programs_)));
+    }
+    bool could_be_best(double makespan) const {
+        for (FoundSchedule const& one : found_)
+            if (one.fits && !is_faster(makespan, one.makespan)) return false;
+        return true;
     }
     // Null where the options do not go with it, or a budget does not do.
     FoundSchedule const* add(schedule::Dynamic const& schedule,
@@ -184,7 +197,7 @@ template <class Net, class... Policies> class ScheduleFinder {
         }
         return nullptr;
     }
-    void weigh(FoundSchedule& one, MachinePlan<Device> const& planned) const {
+    void weigh(FoundSchedule& one, MachinePlan<Device> const& planned) {
         MemoryPlan const& plan = planned.plan;
         ChainCosts<double> const costs = with_edges(
             search_.times ? reversed_costs(*search_.times, planned.chain(), planned.reversals)
@@ -196,6 +209,10 @@ template <class Net, class... Policies> class ScheduleFinder {
             offloads
                 ? simulate<double>(plan.lowered, OffloadCosts{plan, costs, search_.host_bandwidth})
                 : simulate<double>(planned.programs, costs, search_.latency, search_.bandwidth);
+        if (one.checkpointing.name() == checkpoint::Never::name) {
+            programs_ = planned.programs;
+            costs_ = costs;
+        }
         one.makespan = times.makespan;
         one.bubble = gpipe::bubble(times, planned.programs.devices());
         one.bytes = Array<std::size_t>(plan.devices.size());
@@ -212,6 +229,8 @@ template <class Net, class... Policies> class ScheduleFinder {
     std::exception_ptr refused_; // with one cell per device: later ones are for another reason
     std::size_t least_ = std::numeric_limits<std::size_t>::max(); // of budgets that are too small
     std::string leanest_;                                         // with what that is
+    Programs programs_; // of the schedule that is looked at, with everything kept
+    ChainCosts<double> costs_;
 };
 
 // That a plan is for: of several to be chosen from the one that takes most.

@@ -172,6 +172,109 @@ TEST_CASE("what the host could hold is weighed, too, and makes no step longer") 
     CHECK(std::count_if(again.ranked.begin(), again.ranked.end(), offloads) == 0);
 }
 
+namespace {
+
+struct Keeps { // four times its input
+    using Input = gpipe::Tensor<float, 16>;
+    using Output = Input;
+    using Saved = gpipe::Tensor<float, 64>;
+    using Parameters = Input;
+    void initialize(auto&) const {}
+    void forward(auto&, auto, auto) const {}
+    void input_gradient(auto&, auto, auto, auto) const {}
+    void weight_gradient(auto&, auto, auto) const {}
+};
+struct Nothing {
+    using Target = gpipe::Tensors<>;
+    gpipe::LossValue<> operator()(auto&, auto, auto, auto) const { return {0, 1}; }
+};
+using Keeping = gpipe::Training<gpipe::Pipeline<gpipe::Repeat<9, Keeps>>, gpipe::Cells<dynamic>,
+                                gpipe::MicroBatches<dynamic>, gpipe::Loss<Nothing>,
+                                gpipe::Optimizer<gpipe::Adam>, gpipe::schedule::Dynamic,
+                                gpipe::checkpoint::Dynamic>;
+
+} // namespace
+
+TEST_CASE(
+    "where transfers take time, too, no schedule with offloads is faster than what is found") {
+    // In steps that offload transfers take none, so that schedules are in another order.
+    ScheduleSearch const search{
+        .bytes = 7167, .latency = 3, .bandwidth = 800, .host_bandwidth = 316};
+    Keeping::Options o{.samples = 4, .cells = 4, .micro_batches = 3};
+    auto const found = best_schedule_for<Keeping>(o, search);
+    REQUIRE(found);
+    gpipe::checkpoint::Optimal<> optimal;
+    optimal.bytes = search.bytes;
+    optimal.bandwidth = search.host_bandwidth;
+    o.checkpointing = gpipe::checkpoint::Offload<gpipe::checkpoint::Optimal<>>{optimal};
+    for (gpipe::schedule::Dynamic const& schedule : gpipe::schedule::catalogue(2)) {
+        o.schedule = schedule;
+        if (schedule.least_micro_batches(4) > 3) continue;
+        CAPTURE(schedule.name());
+        try {
+            Keeping const train({}, {}, {}, o);
+            if (train.host_bytes() == 0) continue;
+            auto const layers = gpipe::Pipeline<gpipe::Repeat<9, Keeps>>::layers();
+            auto const costs = train.costs_of(gpipe::declared_times(layers.data(), layers.size()));
+            CHECK(found.best().makespan <=
+                  gpipe::offload_times(train.plan(), costs, search.host_bandwidth).makespan);
+        } catch (gpipe::BudgetTooSmall const&) {
+        }
+    }
+}
+
+namespace {
+
+struct Light : Keeps {
+    static constexpr double cost = 1;
+};
+struct Heavy {
+    using Input = gpipe::Tensor<float, 16>;
+    using Output = Input;
+    using Saved = gpipe::Tensor<float, 128>;
+    using Parameters = Input;
+    static constexpr double cost = 5;
+    void initialize(auto&) const {}
+    void forward(auto&, auto, auto) const {}
+    void backward(auto&, auto, auto, auto) const {}
+};
+
+} // namespace
+
+TEST_CASE("where transfers are slow a schedule may be faster if layers run again, and is found") {
+    // For then the last cell runs its forwards late, and gradients are sent sooner.
+    using Net = gpipe::Pipeline<gpipe::Repeat<4, Light>, gpipe::Repeat<2, Heavy>>;
+    using T = gpipe::Training<Net, gpipe::Cells<dynamic>, gpipe::MicroBatches<dynamic>,
+                              gpipe::Loss<Nothing>, gpipe::Optimizer<gpipe::Adam>,
+                              gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic>;
+    auto const layers = Net::layers();
+    auto const times = gpipe::declared_times(layers.data(), layers.size());
+    T::Options o{.samples = 5, .cells = 2, .micro_batches = 5};
+    ScheduleSearch const search{.bytes = 7041, .most_cells_per_device = 1, .bandwidth = 7};
+    auto const found = best_schedule_for<T>(o, search);
+    REQUIRE(found);
+    auto const step = [&](gpipe::checkpoint::Dynamic const& policy) {
+        o.checkpointing = policy;
+        T const train({}, {}, {}, o);
+        return gpipe::simulate<double>(train.programs(), train.costs_of(times), 0, 7).makespan;
+    };
+    std::size_t sooner = 0;
+    for (gpipe::schedule::Dynamic const& schedule : gpipe::schedule::catalogue(1)) {
+        o.schedule = schedule;
+        if (schedule.cells_per_device() > 1) continue;
+        CAPTURE(schedule.name());
+        try {
+            gpipe::checkpoint::Optimal<> optimal;
+            optimal.bytes = search.bytes;
+            double const again = step(optimal);
+            CHECK(found.best().makespan <= again * (1 + 1e-9));
+            sooner += again < step(gpipe::checkpoint::Never{});
+        } catch (gpipe::BudgetTooSmall const&) {
+        }
+    }
+    CHECK(sooner > 0);
+}
+
 TEST_CASE("options that no schedule goes with, and numbers that are none, are refused") {
     CHECK_THROWS_WITH_AS(best_schedule_for<Train>(options(L + 1)),
                          doctest::Contains("more than the"), std::invalid_argument);

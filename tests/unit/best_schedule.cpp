@@ -21,6 +21,7 @@
 #include <vector>
 
 using gpipe::Action;
+using gpipe::CellCosts;
 using gpipe::Kind;
 using gpipe::Programs;
 using gpipe::checkpoint::Always;
@@ -416,6 +417,21 @@ TEST_CASE("transfers that take far longer than the work, and all of the time, ar
             CAPTURE(latency);
             CHECK(found.best().makespan <= least * (1 + 1e-8));
         }
+    }
+    // Of nothing but transfers of bytes, recomputes, or whole backwards.
+    CellCosts<double> const alone[] = {{.output_bytes = 3, .gradient_bytes = 2},
+                                       {.forward = 1e-300, .output_bytes = 3},
+                                       {.recompute = 1},
+                                       {.backward = 1}};
+    for (CellCosts<double> const& share : alone) {
+        problem = {.devices = 4, .micro_batches = 8, .most_cells_per_device = 2};
+        problem.share = share;
+        problem.activation_bytes = 1; // not the fastest has the fewest
+        problem.bandwidth = 1;
+        auto const found = best_of(problem);
+        double least = found.best().makespan;
+        for (auto const& choice : found.ranked) least = std::min(least, choice.makespan);
+        CHECK(found.best().makespan <= least * (1 + 1e-8));
     }
     problem.bytes = 1;
     problem.activation_bytes = 6e300;

@@ -753,7 +753,10 @@ TEST_CASE("train_gpt that is stopped and goes on elsewhere ends as if it had not
     CHECK(second.member("held_out_loss") == whole.member("held_out_loss"));
     CHECK(second.member("seed") == whole.member("seed"));
     // Nothing is left to do: it says what it said.
-    Ran const third = run("--steps 6 --resume --save " + folder.path() + "/parts");
+    std::string const picture = folder.file("picture.svg", "of the last step");
+    Ran const third =
+        run("--steps 6 --resume --save " + folder.path() + "/parts --trace " + picture);
+    CHECK(std::filesystem::file_size(picture) == 16);
     CHECK(third.member("held_out_loss") == whole.member("held_out_loss"));
     CHECK(third.member("first_loss") == "null");
     CHECK(saved("parts") == saved("whole"));

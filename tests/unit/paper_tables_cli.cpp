@@ -140,9 +140,9 @@ TEST_CASE("as text it has both tables, and marks what cannot be") {
 }
 
 TEST_CASE("what it cannot do it refuses with one line") {
-    for (char const* arguments :
-         {"--table 3", "--table", "--samples 0", "--micro-batches 0", "--micro-batches x",
-          "--activation-bytes 0", "--budget 0", "--budget nan", "--json=yes", "surplus"})
+    for (char const* arguments : {"--table 3", "--table", "--samples 0", "--micro-batches 0",
+                                  "--micro-batches x", "--activation-bytes 0", "--budget 0",
+                                  "--budget nan", "--budget 1e6", "--json=yes", "surplus"})
         program.check_refused(arguments);
 }
 

@@ -67,6 +67,14 @@ template <std::size_t Kept> struct Keeper : TradeOff<1, Kept> {
     using Parameters = gpipe::Tensors<>;
 };
 
+/// Of so many numbers.
+template <class T, std::size_t n> struct Holder {
+    using Input = Tensor<T, n>;
+    using Output = Tensor<T, n>;
+    void forward(auto&, auto, auto) const {}
+    void backward(auto&, auto, auto, auto) const {}
+};
+
 /// Of the same shapes.
 struct OtherKeeper : Keeper<2> {};
 
@@ -85,7 +93,8 @@ TEST_CASE("L1 balances of given times: 1 to 6 in two cells are 4 and 2, nothing 
     CHECK(gpipe::balance::by_time(taking({1, 2, 3, 4, 5, 6}), 2) == Sizes{4, 2});
     CHECK(gpipe::balance::by_time(taking({0, 0}), 2) == Sizes{1, 1});
     CHECK_THROWS_AS(gpipe::balance::by_time(taking({1}), 0), std::invalid_argument);
-    CHECK_THROWS_AS(gpipe::balance::by_time(taking({1}), 2), std::invalid_argument);
+    for (std::size_t const cells : {std::size_t{2}, std::size_t{1} << 60, ~std::size_t{0}})
+        CHECK_THROWS_AS(gpipe::balance::by_time(taking({1}), cells), std::invalid_argument);
     CHECK_THROWS_AS(gpipe::balance::by_time(taking({}), 1), std::invalid_argument);
 }
 
@@ -222,6 +231,11 @@ TEST_CASE("a profile of another chain, or other micro-batches, is refused with a
                          other, std::invalid_argument);
     CHECK_THROWS_WITH_AS((gpipe::checked_profile<gpipe::Pipeline<Keeper<1>, OtherKeeper>>(view, 2)),
                          other, std::invalid_argument);
+    using Narrow = gpipe::Pipeline<Holder<float, 4>, Holder<float, 4>>;
+    CHECK_THROWS_WITH_AS(
+        (gpipe::checked_profile<gpipe::Pipeline<Holder<double, 2>, Holder<double, 2>>>(
+            quick<Narrow>(), 2)),
+        other, std::invalid_argument);
     for (std::size_t const samples : {0, 2})
         CHECK_THROWS_WITH_AS(
             gpipe::profile(Net{}, {.samples = samples, .rounds = samples == 0 ? 1u : 0u}),

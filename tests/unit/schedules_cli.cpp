@@ -177,6 +177,7 @@ TEST_CASE("what it cannot do it refuses with one line") {
                                         "--latency x",
                                         "--bandwidth -1",
                                         "--bandwidth 1e-300",
+                                        "--bandwidth 1 --bytes 1e15",
                                         "--bytes many",
                                         "--checkpointing sometimes",
                                         "--checkpointing square-root",

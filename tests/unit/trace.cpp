@@ -429,6 +429,8 @@ TEST_CASE("a picture of lanes that lost their cores says so, with a title and wi
         timeline.preemptions(23);
         for (std::string const& picture : {text(), svg()})
             CHECK(picture.find(words + "23 times: none was free for each") != std::string::npos);
+        timeline = gpipe::trace::scaled(timeline, 1e3); // as a run is for a picture
+        CHECK(text().find(words + "23 times: none was free for each") != std::string::npos);
     }
 }
 

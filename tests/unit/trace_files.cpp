@@ -9,6 +9,7 @@
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/compare.hpp>
 #include <gpipe/trace/svg.hpp>
+#include <gpipe/trace/text.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,6 +18,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -326,6 +328,13 @@ TEST_CASE("figures of nothing are figures") {
     for (Timeline const& timeline : {Timeline(), Timeline(2, 2, 1, 0)})
         CHECK(Xml::parse(gpipe::trace::svg(timeline)).name == "svg");
     CHECK(Xml::parse(gpipe::trace::svg(std::span<Timeline const>())).name == "svg");
+    // Of next to nothing, too.
+    for (double const length : {1e-300, 1e-310, std::numeric_limits<double>::denorm_min()}) {
+        Timeline timeline(1, 1, 1, 1);
+        timeline.add({gpipe::forward(0, 0), 0, 0, 0, length});
+        CHECK(Xml::parse(gpipe::trace::svg(timeline)).name == "svg");
+        CHECK(gpipe::trace::text(timeline).substr(0, 8) == "device 0");
+    }
 }
 
 namespace {

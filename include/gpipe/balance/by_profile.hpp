@@ -17,6 +17,7 @@ namespace detail {
 
 // The sizes of so many cells, of which the most expensive is as cheap as possible.
 GPIPE_INLINE constexpr Array<std::size_t> by_cost(Array<double> const& costs, std::size_t cells) {
+    check_cells(costs.size(), cells); // before as much memory is asked for
     Array<std::size_t> first(cells + 1), sizes(cells);
     cut_by_bottleneck(costs.data(), costs.size(), cells, first.data());
     for (std::size_t k = 0; k < cells; ++k) sizes[k] = first[k + 1] - first[k];

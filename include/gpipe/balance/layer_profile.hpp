@@ -53,8 +53,8 @@ GPIPE_INLINE constexpr std::string_view name_without_arguments(std::string_view 
 } // namespace detail
 
 /// A number for a chain of layers: of their types' names (not of template arguments, which
-/// compilers spell in several ways), shapes and bytes, and which of them are frozen, in their
-/// order.
+/// compilers spell in several ways), their tensors' elements and bytes, and which of them are
+/// frozen, in their order.
 GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::size_t size) {
     std::uint64_t number = type_number({});
     auto const add = [&](std::uint64_t value) { number = detail::mixed(number, value); };
@@ -65,11 +65,22 @@ GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::
         add(std::bit_cast<std::uint64_t>(layer.cost));
         add(layer.frozen * 4u + layer.splits * 2u + layer.accepts_none);
         if (layer.frozen_tensors) add(layer.frozen_tensors);
+        // Of floats nothing, so that no profile from before this was there is stale.
+        auto const add_element = [&](ElementInfo const& element) {
+            if (element.bytes != sizeof(float) || !element.is_real)
+                add(element.bytes * 4 + element.is_real * 2u + element.is_bool);
+        };
         add(layer.skips.stashes);
-        for (std::uint32_t s = 0; s < layer.skips.count(); ++s) add(layer.skips.first[s].bytes);
+        for (std::uint32_t s = 0; s < layer.skips.count(); ++s) {
+            add(layer.skips.first[s].bytes);
+            add_element(layer.skips.first[s].element);
+        }
         auto const add_group = [&](GroupSizes const& group) {
             add(group.count);
-            for (std::size_t t = 0; t < group.count; ++t) add(group.bytes[t]);
+            for (std::size_t t = 0; t < group.count; ++t) {
+                add(group.bytes[t]);
+                if (group.elements) add_element(group.elements[t]);
+            }
         };
         for (GroupSizes const* group :
              {&layer.input, &layer.output, &layer.saved, &layer.scratch, &layer.parameters,

@@ -5,6 +5,7 @@
 #include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -45,7 +46,8 @@ struct ScheduleChoice {
     std::size_t worst_device = 0; ///< the first that needs the most bytes
     double short_by = 0;          ///< bytes that device would lack; 0: it fits
     double billionths = 0; ///< of the makespan with a bubble of 0 or, if that takes no time, of a
-                           ///< transfer, rounded: shorter differences are no reason to choose
+                           ///< transfer or the recomputes, rounded: shorter differences are no
+                           ///< reason to choose
 
     /// Whether every device keeps to the cap.
     constexpr bool fits() const { return short_by == 0; }
@@ -83,6 +85,22 @@ GPIPE_INLINE constexpr bool better(ScheduleChoice const& a, ScheduleChoice const
     return a.billionths < b.billionths;
 }
 
+// The makespan with a bubble of 0; if that takes no time, or next to none, the longest transfer, or
+// else what recomputes take.
+GPIPE_INLINE constexpr double unit_of_time(ScheduleProblem const& problem) {
+    CellCosts<double> const& share = problem.share;
+    double const halves = share.input_gradient + share.weight_gradient;
+    double const backward = std::max(halves, share.backward.value_or(0));
+    auto const micro_batches = static_cast<double>(problem.micro_batches);
+    double bytes = std::max(share.output_bytes, share.gradient_bytes);
+    for (SkipCosts<double> const& skip : problem.skips)
+        bytes = std::max({bytes, skip.output_bytes, skip.gradient_bytes});
+    double const work = micro_batches * (share.forward + backward);
+    double const transfer = problem.latency + bytes / problem.bandwidth;
+    if (work > 1e-200 * transfer) return work;
+    return transfer > 0 ? transfer : micro_batches * share.recompute;
+}
+
 GPIPE_INLINE constexpr ScheduleChoice weigh(ScheduleProblem const& problem, Dynamic const& schedule,
                                             NamedPass const& pass) {
     auto const cells = static_cast<double>(schedule.cells_per_device());
@@ -112,11 +130,7 @@ GPIPE_INLINE constexpr ScheduleChoice weigh(ScheduleProblem const& problem, Dyna
         if (choice.bytes[choice.worst_device] < choice.bytes[d]) choice.worst_device = d;
     }
     if (choice.most_bytes() > problem.bytes) choice.short_by = choice.most_bytes() - problem.bytes;
-    double const work =
-        static_cast<double>(problem.micro_batches) *
-        (problem.share.forward + problem.share.input_gradient + problem.share.weight_gradient);
-    double const unit =
-        work > 0 ? work : problem.latency + problem.boundary_bytes / problem.bandwidth;
+    double const unit = unit_of_time(problem);
     if (unit > 0) choice.billionths = times.makespan / unit * 1e9;
     if (choice.billionths < 1e15) // beyond that nearly all are whole
         choice.billionths = static_cast<double>(static_cast<std::int64_t>(choice.billionths + 0.5));

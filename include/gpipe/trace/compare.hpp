@@ -16,6 +16,7 @@ GPIPE_INLINE constexpr Timeline scaled(Timeline const& timeline, double factor) 
         entry.end *= factor;
         result.add(entry);
     }
+    result.preemptions(timeline.preemptions());
     Array<MemoryCurve> curves = timeline.memory();
     for (MemoryCurve& curve : curves)
         for (MemoryCurve::Point& point : curve.points) point.time *= factor;

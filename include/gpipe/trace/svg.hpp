@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/trace/nvtx.hpp>
 #include <gpipe/trace/svg_curves.hpp>
 #include <gpipe/trace/svg_shapes.hpp>
@@ -40,6 +41,8 @@ class SvgFigure {
         left_ = margin + SvgLegend::letter_width * static_cast<double>(letters);
         double const room = options.width - left_ - 2 * margin;
         scale_ = length_ > 0 && room > 0 ? room / length_ : 0;
+        if (!gpipe::detail::is_finite(scale_))
+            scale_ = length_ = 0; // no time that could be told from none
         if (cells_ > 1) foot_ = 0.45 * options.row / static_cast<double>(cells_ - 1);
         if (foot_ > 3) foot_ = 3;
     }

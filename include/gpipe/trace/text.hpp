@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/finite.hpp>
 #include <gpipe/trace/timeline.hpp>
 #include <gpipe/trace/writer.hpp>
 
@@ -59,6 +60,7 @@ class TextCanvas {
             columns_ = 1;
             compressed_ = true;
         }
+        if (!gpipe::detail::is_finite(scale_)) scale_ = 0; // no time that could be told from none
     }
 
     void draw(Writer& out, Timeline const& timeline) const {
