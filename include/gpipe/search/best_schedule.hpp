@@ -85,8 +85,8 @@ GPIPE_INLINE constexpr bool better(ScheduleChoice const& a, ScheduleChoice const
     return a.billionths < b.billionths;
 }
 
-// The makespan with a bubble of 0; if that takes no time, or next to none, the longest transfer, or
-// else what recomputes take.
+// The makespan with a bubble of 0; if that takes no time, the longest transfer, or else what
+// recomputes take.
 GPIPE_INLINE constexpr double unit_of_time(ScheduleProblem const& problem) {
     CellCosts<double> const& share = problem.share;
     double const halves = share.input_gradient + share.weight_gradient;
@@ -97,7 +97,7 @@ GPIPE_INLINE constexpr double unit_of_time(ScheduleProblem const& problem) {
         bytes = std::max({bytes, skip.output_bytes, skip.gradient_bytes});
     double const work = micro_batches * (share.forward + backward);
     double const transfer = problem.latency + bytes / problem.bandwidth;
-    if (work > 1e-200 * transfer) return work;
+    if (work > 0) return work;
     return transfer > 0 ? transfer : micro_batches * share.recompute;
 }
 
