@@ -75,7 +75,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     batches_[slot].take(inputs, others, first + part.first, part.count, trains, slot);
     if (doubtful_) give_states();
     doubtful_ = trains;
-    bool const timed = lane_choice_.trying();
+    bool const timed = lane_choice_.asks();
     double const begin = timed ? detail::seconds_now() : 0;
     bool const done =
         submit(trains ? lane_plan().training : lane_plan().forward,
