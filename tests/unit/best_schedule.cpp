@@ -365,6 +365,9 @@ TEST_CASE("any checkpointing policies can take part, and a problem without an an
     char const* const nothing = "gpipe: a schedule needs a device and a micro-batch";
     refused({.devices = 0, .micro_batches = 1}, nothing);
     refused({.devices = 1, .micro_batches = 0}, nothing);
+    refused({.devices = 1 << 20, .micro_batches = std::numeric_limits<std::size_t>::max() / 2},
+            "gpipe: 9223372036854775807 micro-batches of 1048576 cells are more than the 134217728 "
+            "forwards that programs can hold");
     ScheduleProblem skipping{.devices = 3, .micro_batches = 1};
     skipping.skips = {1, {1, 2}};
     CHECK_NOTHROW(best_of(skipping));

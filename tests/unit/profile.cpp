@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <clocale>
 #include <cstddef>
 #include <ctime>
 #include <doctest/doctest.h>
@@ -260,6 +261,11 @@ TEST_CASE("a profile reads as a table, and as a header of constants") {
     CHECK(header.find("\n    {0, 0, 0.006, 0, 0, 4096, 0, 0}, // Layer\n};\n"
                       "inline constexpr gpipe::ProfileView of_two{1u, 2, {of_two_layers, 2}};\n") !=
           std::string::npos);
+    // Where numbers are written with a comma, too; a machine may have no such locale.
+    for (char const* name : {"de_DE.UTF-8", "fr_FR.UTF-8"})
+        if (std::setlocale(LC_NUMERIC, name))
+            CHECK(gpipe::profile_header(profile, "of_two") == header);
+    std::setlocale(LC_NUMERIC, "C");
     CHECK(gpipe::profile_header(profile, "_2").find(" _2{") != std::string::npos);
     for (char const* name : {"", "2nd", "of-two", "of two", "zwei\xc3\xbc"})
         CHECK_THROWS_WITH_AS(static_cast<void>(gpipe::profile_header(profile, name)),

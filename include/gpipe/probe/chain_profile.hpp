@@ -8,6 +8,7 @@
 #include <gpipe/trace/text_table.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <ostream>
@@ -82,9 +83,15 @@ GPIPE_INLINE std::string profile_header(Profile const& profile, std::string_view
         "parameters, saved, output (bytes)\n";
     for (std::size_t i = 0; i < profile.layers.size(); ++i) {
         LayerProfile const& of = profile.layers[i];
-        detail::Message const row("    {%.6g, %.6g, %.6g, %.6g, %.6g, %zu, %zu, %zu}, // ",
-                                  of.forward, of.recompute, of.backward, of.input_gradient,
-                                  of.weight_gradient, of.parameters, of.saved, of.output);
+        text += "    {";
+        for (double const seconds :
+             {of.forward, of.recompute, of.backward, of.input_gradient, of.weight_gradient}) {
+            char number[32]; // in any locale
+            text.append(number, std::to_chars(number, number + sizeof number, seconds,
+                                              std::chars_format::general, 6)
+                                    .ptr) += ", ";
+        }
+        detail::Message const row("%zu, %zu, %zu}, // ", of.parameters, of.saved, of.output);
         text.append(row.text).append(profile.names[i]).append("\n");
     }
     text += "};\ninline constexpr gpipe::ProfileView " + own + "{" + std::to_string(profile.chain) +

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/schedule/peak_bytes.hpp>
 #include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
@@ -143,6 +145,12 @@ GPIPE_INLINE constexpr void check_problem(ScheduleProblem const& problem) {
     if (problem.most_cells_per_device < 1 || problem.most_cells_per_device > most_cells_per_device)
         throw std::invalid_argument(
             "gpipe: the catalogue has schedules for 1 to 8 cells per device");
+    std::size_t const cells = checked_product(problem.devices, problem.most_cells_per_device);
+    if (checked_product(problem.micro_batches, cells) > most_forwards)
+        gpipe::detail::throw_error<std::invalid_argument>(
+            "gpipe: %zu micro-batches of %zu cells are more than the %zu forwards that programs "
+            "can hold",
+            problem.micro_batches, cells, most_forwards);
     auto const check = [](double number) {
         if (!(number >= 0 && number < unlimited<double>))
             throw std::invalid_argument("gpipe: a schedule is chosen by times and bytes that are "
@@ -175,9 +183,9 @@ GPIPE_INLINE constexpr void check_problem(ScheduleProblem const& problem) {
 ///                                      checkpoint::Never{}, checkpoint::ExceptLast{});
 ///     if (found) std::cout << found.best().schedule.name();
 ///
-/// Throws std::invalid_argument if there is no device or no micro-batch, if the most cells per
-/// device are not 1 to 8, if a skip does not lead from a share to a later one, or where a time, a
-/// bandwidth or a number of bytes cannot be one.
+/// Throws std::invalid_argument if there is no device or no micro-batch, or there are more than
+/// programs can hold, if the most cells per device are not 1 to 8, if a skip does not lead from a
+/// share to a later one, or where a time, a bandwidth or a number of bytes cannot be one.
 template <class... Passes>
     requires(sizeof...(Passes) > 0)
 constexpr BestSchedule best_schedule(ScheduleProblem const& problem, Passes...) {
