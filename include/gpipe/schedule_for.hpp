@@ -146,19 +146,20 @@ template <class Net, class... Policies> class ScheduleFinder {
     void look_at(schedule::Dynamic const& schedule) {
         FoundSchedule const* const whole = add(schedule, checkpoint::Never{});
         if (!whole || whole->fits) return;
+        double const again = least_step(search_.latency, search_.bandwidth);
+        double const offloaded = least_step(0, unlimited<double>); // then transfers take no time
         checkpoint::Optimal<> optimal;
         optimal.bytes = search_.bytes;
-        if (could_be_best(least_step(search_.latency, search_.bandwidth))) {
+        if (could_be_best(again)) {
             add(schedule, checkpoint::ExceptLast{});
             add(schedule, optimal);
         }
-        // Of what is offloaded transfers take no time.
-        if (search_.host_bandwidth == 0 || !could_be_best(least_step(0, unlimited<double>))) return;
+        if (search_.host_bandwidth == 0 || !could_be_best(offloaded)) return;
         optimal.bandwidth = search_.host_bandwidth;
         add(schedule, checkpoint::Offload<checkpoint::Optimal<>>{optimal});
     }
-    // What a step of the schedule takes at least, whatever runs again: for that the last cell may
-    // run its forwards later, and gradients come sooner.
+    // What a step of what was weighed last takes at least, whatever runs again: for that the last
+    // cell may run its forwards later, and gradients come sooner.
     double least_step(double latency, double bandwidth) const {
         ChainCosts<double> costs = costs_;
         for (CellCosts<double>& cell : costs.cells) cell.recompute = 0;
@@ -209,10 +210,8 @@ template <class Net, class... Policies> class ScheduleFinder {
             offloads
                 ? simulate<double>(plan.lowered, OffloadCosts{plan, costs, search_.host_bandwidth})
                 : simulate<double>(planned.programs, costs, search_.latency, search_.bandwidth);
-        if (one.checkpointing.name() == checkpoint::Never::name) {
-            programs_ = planned.programs;
-            costs_ = costs;
-        }
+        programs_ = planned.programs;
+        costs_ = costs;
         one.makespan = times.makespan;
         one.bubble = gpipe::bubble(times, planned.programs.devices());
         one.bytes = Array<std::size_t>(plan.devices.size());
@@ -229,7 +228,7 @@ template <class Net, class... Policies> class ScheduleFinder {
     std::exception_ptr refused_; // with one cell per device: later ones are for another reason
     std::size_t least_ = std::numeric_limits<std::size_t>::max(); // of budgets that are too small
     std::string leanest_;                                         // with what that is
-    Programs programs_; // of the schedule that is looked at, with everything kept
+    Programs programs_;                                           // of what was weighed last
     ChainCosts<double> costs_;
 };
 
