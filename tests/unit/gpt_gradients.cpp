@@ -1,5 +1,9 @@
 // The layers and the loss of the GPT under check_gradients(): right as they are, and every fault in
 // any of them is found where it is.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2") // the loops of double, for which this is all the time
+#endif
+
 #include <gpt/cross_entropy.hpp>
 #include <gpt/host_operations.hpp>
 #include <gpt/model.hpp>
