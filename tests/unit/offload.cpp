@@ -69,7 +69,7 @@ double time_of(MemoryPlan const& plan, double bandwidth) {
 } // namespace
 
 TEST_CASE("no device needs more memory because of it, and copies that take no time take none of a "
-          "step's, or one percent under BreadthFirst") {
+          "step's, or two percent under BreadthFirst") {
     std::mt19937_64 random(3);
     std::size_t less = 0;
     std::size_t slower = 0;
@@ -92,7 +92,7 @@ TEST_CASE("no device needs more memory because of it, and copies that take no ti
                 }
                 double const time = time_of(with.plan, unlimited);
                 double const least = time_of(without, unlimited);
-                CHECK(time <= (name == "BreadthFirst" ? 1.01 : 1) * least);
+                CHECK(time <= (name == "BreadthFirst" ? 1.02 : 1) * least);
                 slower += time > least;
                 ++plans;
             }
