@@ -404,7 +404,7 @@ TEST_CASE(
             });
     };
     Folder const folder;
-    std::string const path = folder / "state";
+    std::string path = folder / "state";
     std::optional<gpipe::PendingSave> pending[2];
     auto const start = [&](toy::Crew<T>& crew) {
         crew.step(data_of(0).inputs, data_of(0).targets);
@@ -458,6 +458,37 @@ TEST_CASE(
         CHECK(words.find("-1-of-2 could not be written: " + path) != std::string::npos);
         CHECK(words.ends_with("-1-of-2.partial: fsync: No space left on device"));
         CHECK(files_in(folder) == 0);
+    }
+    { // in more words than a link has room for, under a long path
+        std::string deep = folder.path;
+        while (deep.size() + 240 < 4040) fs::create_directory(deep += '/' + std::string(200, 'd'));
+        fs::create_directory(deep += '/' + std::string(4040 - deep.size(), 'd'));
+        std::string const before = std::exchange(path, deep + "/state");
+        auto const crew = made();
+        {
+            toy::SystemCalls const watch({"fsync", 1, toy::CallFault::fails, 28});
+            start(*crew);
+            CHECK_THROWS_AS(pending[1]->wait(), StateError);
+        }
+        CHECK(said().ends_with("-1-of-2.partial: fsync: No space left on device"));
+        path = before;
+    }
+    { // when its part is there, but its folder not on the disk (or the first says that of its own)
+        auto const crew = made();
+        {
+            toy::SystemCalls const watch({"fsync", 2, toy::CallFault::fails, 28});
+            start(*crew);
+            while (!pending[0]->ready() || !pending[1]->ready()) ::sched_yield();
+        }
+        std::vector<std::string> notes; // as late as they may come
+        for (auto const& entry : fs::directory_iterator(folder.path))
+            if (entry.is_regular_file() && entry.path() != path)
+                notes.push_back(entry.path().string() + ".failed");
+        for (std::string const& note : notes) fs::create_symlink("late", note);
+        crew->each([&](std::size_t r) { gpipe::save((*crew)[r], folder / "other"); });
+        CHECK_THROWS_AS(crew->rethrow(), StateError);
+        for (std::string const& note : notes) CHECK(!fs::is_symlink(note));
+        fs::remove(path);
     }
     {
         auto const crew = made();

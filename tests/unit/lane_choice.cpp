@@ -127,6 +127,24 @@ TEST_CASE("where a core is taken away now and then, all lanes run for as long as
         }
 }
 
+TEST_CASE("where steps are not all alike, as well, the lanes run that are faster") {
+    // Of so many steps one takes longer, on one lane and on all.
+    for (std::size_t const every : {2, 4, 8, 16})
+        for (std::size_t which = 0; which < every; ++which)
+            for (double const times : {0.1, 3., 10.})
+                for (double const all : {0.5, 0.7, 1.5, 3.}) {
+                    INFO("number ", which, " of ", every, " takes ", times, " times as long, ", all,
+                         " of that on all lanes");
+                    LaneChoice choice(true, actions);
+                    auto const seconds = [&](std::size_t n, bool alone) {
+                        return 40e-6 * (n % every == which ? times : 1) * (alone ? 1 : all);
+                    };
+                    take(choice, 9'600, seconds);
+                    Taken const taken = take(choice, 96'000, seconds);
+                    CHECK((all < 1 ? taken.alone : taken.all) < 5'000);
+                }
+}
+
 TEST_CASE("where there is no choice all lanes run, and nobody asks for the time") {
     LaneChoice closed(false, actions);
     Taken const taken = take(closed, 1000, near_empty);

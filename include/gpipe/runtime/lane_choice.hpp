@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 namespace gpipe {
 
@@ -18,17 +17,17 @@ namespace gpipe {
 /// it. Results do not depend on the choice (promise P1).
 class LaneChoice {
   public:
-    static constexpr std::uint32_t fewest = 64;     ///< steps from trial to trial
+    static constexpr std::uint32_t fewest = 80;     ///< steps from trial to trial
     static constexpr std::uint32_t most = 16384;    ///< likewise
     static constexpr std::uint32_t run = 4;         ///< steps in a row, on all lanes or on one
-    static constexpr std::uint32_t trial = 6 * run; ///< steps, all lanes first
+    static constexpr std::uint32_t trial = 8 * run; ///< steps, all lanes first
 
     /// `open`: whether there is a choice at all; `actions`: in a step.
     LaneChoice(bool open, std::size_t actions)
         : open_(open), long_step_(static_cast<double>(actions) * long_action) {}
 
     /// Whether the next step runs on the caller's lane alone.
-    bool alone() const { return trying() ? step_ / run % 2 == 1 : alone_; }
+    bool alone() const { return trying() ? turns >> step_ / run & 1 : alone_; }
     /// Whether the next step is one of a trial.
     bool trying() const { return open_ && step_ < trial; }
     /// Whether note() wants its time.
@@ -42,7 +41,7 @@ class LaneChoice {
             // The first steps of each run bring the caches over.
             if (step_ % run >= run / 2) {
                 seconds_[by_one] += seconds;
-                if (by_one) least_ = std::min(least_, seconds);
+                if (by_one) one_[ones_++] = seconds;
             }
             // Hand-over is nothing to long actions: the first step that shows it is the last.
             bool const clear =
@@ -51,12 +50,13 @@ class LaneChoice {
                 bool const one = !clear && seconds_[1] < seconds_[0];
                 choose(one, one == alone_ ? 2 * holds_ : fewest);
                 earns_ = !clear && !one;
-                earned_ = std::max(earned_, few * least_);
+                if (earns_) usual_ = mean_on_one();
+                earned_ = std::max(earned_, few * usual_);
             }
         } else if (earns_) {
-            earned_ += least_ - seconds;
-            if (earned_ >= many * least_) {
-                earned_ = many * least_;
+            earned_ += usual_ - seconds;
+            if (earned_ >= many * usual_) {
+                earned_ = many * usual_;
                 patience_ = fewest;
             }
             if (earned_ < 0) {
@@ -68,13 +68,16 @@ class LaneChoice {
         if (++step_ == trial + holds_) {
             step_ = 0;
             seconds_[0] = seconds_[1] = 0;
-            least_ = std::numeric_limits<double>::infinity();
+            ones_ = 0;
         }
     }
 
   private:
     static constexpr double long_action = 5e-6;  ///< seconds
     static constexpr double few = 4, many = 256; ///< steps on one lane
+    /// Who is on one lane, by run: both meet alike what comes with every 8th or 16th step.
+    static constexpr std::uint32_t turns = 0b10010110;
+    static constexpr double hit = 16; ///< no step takes so many times the least by its own work
 
     void choose(bool alone, std::uint32_t steps) {
         holds_ = std::min(steps, most);
@@ -82,11 +85,21 @@ class LaneChoice {
         step_ = trial - 1;
     }
 
+    // Steps are not all alike, as those that train and those that evaluate, so it is their mean.
+    double mean_on_one() const {
+        double const least = *std::min_element(one_, one_ + ones_);
+        double sum = 0;
+        for (std::uint32_t n = 0; n < ones_; ++n) sum += std::min(one_[n], hit * least);
+        return sum / ones_;
+    }
+
     bool open_;
     bool alone_ = false;
     double long_step_;
     double seconds_[2] = {};           ///< of the steps that count, on all lanes and on one
-    double least_ = 0;                 ///< of these on one
+    double one_[trial / 4] = {};       ///< each of these on one
+    std::uint32_t ones_ = 0;           ///< so many
+    double usual_ = 0;                 ///< of a step on one
     std::uint32_t step_ = trial;       ///< of the trial, and then of those that it decides for
     std::uint32_t holds_ = fewest / 2; ///< for so many steps
     bool earns_ = false;               ///< whether all lanes were chosen for being faster

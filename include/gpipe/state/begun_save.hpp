@@ -35,8 +35,9 @@ GPIPE_STATE_INLINE bool may_be_there(Shards const& shards) {
 // `shards`: of that save, which may not have come so far on this rank.
 template <class All> void remove_parts(All& all, Shards const* shards) {
     bool const stay = all.gather(shards && shards->is_first() && may_be_there(*shards))[0];
-    if (!shards || !shards->beside() || stay) return;
-    for (std::string const& file : {shards->own(), shards->note()}) ::unlink(file.c_str());
+    if (!shards || !shards->beside()) return;
+    ::unlink(shards->note().c_str()); // which nobody reads any more
+    if (!stay) ::unlink(shards->own().c_str());
 }
 
 // What a training remembers of the save in the background that it has begun last.

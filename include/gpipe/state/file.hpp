@@ -149,9 +149,7 @@ class AtomicFile {
     /// there but no file, as a device or a pipe. A link stays one: what it stands for is replaced.
     explicit AtomicFile(std::string path)
         : path_(checked(detail::followed(std::move(path)))), partial_(path_ + ".partial"),
-          lock_(locked(partial_)), file_(partial_, O_WRONLY | O_TRUNC) {
-        file_.take_mode_of(path_);
-    }
+          lock_(locked(partial_)), file_(emptied(partial_, path_)) {}
     AtomicFile(AtomicFile const&) = delete;
     AtomicFile& operator=(AtomicFile const&) = delete;
     ~AtomicFile() {
@@ -193,6 +191,15 @@ class AtomicFile {
             if (file.named(partial)) return file;
         }
         throw StateError("gpipe: " + partial + ": somebody else is writing it just now");
+    }
+
+    static File emptied(std::string const& partial, std::string const& path) try {
+        File file(partial, O_WRONLY | O_TRUNC);
+        file.take_mode_of(path);
+        return file;
+    } catch (...) {
+        ::unlink(partial.c_str()); // while it is locked yet
+        throw;
     }
 
     std::string path_;

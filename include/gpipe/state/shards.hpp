@@ -23,6 +23,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -44,7 +45,11 @@ GPIPE_STATE_INLINE void write_part(std::string const& path, std::string const& n
     try {
         write_file(path, begin, bytes);
     } catch (std::exception const& error) {
-        static_cast<void>(::symlink(error.what(), note.c_str()) == 0); // else he loses patience
+        // Of long ones the end, for that is what the system said, and a link has no more room.
+        constexpr std::size_t most = 1000;
+        std::string_view const words = error.what();
+        char const* const last = words.data() + words.size() - std::min(words.size(), most);
+        static_cast<void>(::symlink(last, note.c_str()) == 0); // else he loses patience
         throw;
     }
 }
