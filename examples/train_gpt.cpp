@@ -218,9 +218,6 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     constexpr bool times = !gpipe::calls_enqueue<Device> && alone;
     bool const speaks = company.speaks();
     bool const traces = !settings.trace.empty();
-    std::optional<support::TraceFile> trace;
-    // Who goes on may have nothing to train, and then a picture that is there stays.
-    if (traces && speaks && !settings.resume) trace.emplace(settings.trace);
     auto const net = Model::net(text.classes(), static_cast<float>(settings.dropout));
     auto options = settings.training<Train>(company);
     options.balance = settings.chosen_balance<Device>(net, company);
@@ -239,8 +236,9 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
     gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, 4096);
     support::Progressed progressed{settings.rate_steps, text};
     if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume, speaks);
-    if (traces && speaks && settings.resume && train.steps() < settings.steps)
-        trace.emplace(settings.trace);
+    std::optional<support::TraceFile> trace;
+    // Who goes on may have nothing to train, and then a picture that is there stays.
+    if (traces && speaks && train.steps() < settings.steps) trace.emplace(settings.trace);
     gpipe::Loader loader(
         train, gpt::Windows{text.training(), Model::context},
         {.batch = settings.batch, .seed = train.seed(), .parts = settings.parts}); // as saved

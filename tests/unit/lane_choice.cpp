@@ -145,6 +145,21 @@ TEST_CASE("where steps are not all alike, as well, the lanes run that are faster
                 }
 }
 
+TEST_CASE(
+    "a clock is looked at in trials, and around steps on all lanes for as long as these earn") {
+    LaneChoice one(true, actions), all(true, actions);
+    take(one, 10'000, near_empty);
+    take(all, 10'000, [](std::size_t, bool alone) { return alone ? 8e-6 : 5e-6; });
+    for (LaneChoice* const choice : {&one, &all})
+        while (choice->trying()) choice->note(choice->alone() == (choice == &one) ? 5e-6 : 8e-6);
+    CHECK(one.begin() == 0);
+    REQUIRE(!all.alone());
+    double const begun = all.begin();
+    CHECK(begun > 0);
+    all.end(begun - 60); // a step of a minute
+    CHECK(all.alone());
+}
+
 TEST_CASE("where there is no choice all lanes run, and nobody asks for the time") {
     LaneChoice closed(false, actions);
     Taken const taken = take(closed, 1000, near_empty);

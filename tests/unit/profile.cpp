@@ -2,6 +2,7 @@
 // are in runtime/conformance.cpp. L7, gradients that parameters have already, has no counterpart: a
 // net has none, and a profile has memory of its own.
 
+#include "support/folder.hpp"
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
 
@@ -12,6 +13,7 @@
 #include <array>
 #include <clocale>
 #include <cstddef>
+#include <cstdlib>
 #include <ctime>
 #include <doctest/doctest.h>
 #include <stdexcept>
@@ -261,11 +263,16 @@ TEST_CASE("a profile reads as a table, and as a header of constants") {
     CHECK(header.find("\n    {0, 0, 0.006, 0, 0, 4096, 0, 0}, // Layer\n};\n"
                       "inline constexpr gpipe::ProfileView of_two{1u, 2, {of_two_layers, 2}};\n") !=
           std::string::npos);
-    // Where numbers are written with a comma, too; a machine may have no such locale.
-    for (char const* name : {"de_DE.UTF-8", "fr_FR.UTF-8"})
-        if (std::setlocale(LC_NUMERIC, name))
-            CHECK(gpipe::profile_header(profile, "of_two") == header);
-    std::setlocale(LC_NUMERIC, "C");
+    { // where numbers are written with a comma, too
+        toy::Folder const locales;
+        REQUIRE(std::system(("localedef -i de_DE -f UTF-8 " + (locales / "de")).c_str()) == 0);
+        ::setenv("LOCPATH", locales.path.c_str(), 1);
+        REQUIRE(std::setlocale(LC_NUMERIC, "de"));
+        CHECK(std::to_string(0.5)[1] == ',');
+        CHECK(gpipe::profile_header(profile, "of_two") == header);
+        std::setlocale(LC_NUMERIC, "C");
+        ::unsetenv("LOCPATH");
+    }
     CHECK(gpipe::profile_header(profile, "_2").find(" _2{") != std::string::npos);
     for (char const* name : {"", "2nd", "of-two", "of two", "zwei\xc3\xbc"})
         CHECK_THROWS_WITH_AS(static_cast<void>(gpipe::profile_header(profile, name)),

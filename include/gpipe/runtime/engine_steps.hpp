@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/core/clock.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/error.hpp>
 #include <gpipe/device/host.hpp>
@@ -75,8 +74,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     batches_[slot].take(inputs, others, first + part.first, part.count, trains, slot);
     if (doubtful_) give_states();
     doubtful_ = trains;
-    bool const timed = lane_choice_.asks();
-    double const begin = timed ? detail::seconds_now() : 0;
+    double const begin = lane_choice_.begin();
     bool const done =
         submit(trains ? lane_plan().training : lane_plan().forward,
                {seed_, trains ? next_step() : steps_, optimizer, trains, samples, part, slot, true,
@@ -86,7 +84,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
         runs_.end(runs_[slot]);
     }
     doubtful_ = false;
-    lane_choice_.note(timed ? detail::seconds_now() - begin : 0);
+    lane_choice_.end(begin);
     if (!done) {
         under_way_[slot] = true;
         if (outcome) outcome->wait_at(outcomes_[slot]);

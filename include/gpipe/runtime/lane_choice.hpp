@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/clock.hpp>
 #include <gpipe/core/version.hpp>
 
 #include <algorithm>
@@ -30,9 +31,13 @@ class LaneChoice {
     bool alone() const { return trying() ? turns >> step_ / run & 1 : alone_; }
     /// Whether the next step is one of a trial.
     bool trying() const { return open_ && step_ < trial; }
-    /// Whether note() wants its time.
+    /// Around the next step, and end(begin()): looks at the clock only where that is wanted.
+    ///@{
+    double begin() const { return asks() ? detail::seconds_now() : 0; }
+    void end(double begun) { note(asks() ? detail::seconds_now() - begun : 0); }
+    ///@}
+    /// Whether note() wants the time of the next step.
     bool asks() const { return trying() || (open_ && earns_); }
-
     /// The next step took this long; 0 where asks() said that nobody does.
     void note(double seconds) {
         if (!open_) return;

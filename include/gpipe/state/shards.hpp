@@ -106,9 +106,11 @@ class Shards {
             // In this order: all that the lost rank has written is seen.
             std::exception_ptr const loss = course.loss.error();
             Seen const seen = look();
-            if (!seen.note.empty())
+            if (!seen.note.empty()) {
+                ::unlink((folder_of(path_) / (seen.missing + noted)).c_str()); // nobody else looks
                 throw StateError("gpipe: " + path_ + ": it is not saved, for " + seen.missing +
                                  " could not be written: " + first_line(seen.note));
+            }
             if (seen.missing.empty()) break;
             std::chrono::seconds const now = course.patience;
             if (seen.bytes != before.bytes || now != given) since = Clock::now();
@@ -182,11 +184,8 @@ class Shards {
                 seen.bytes += size + 1;
                 continue;
             }
-            std::string const note = file.string() + noted;
-            if (std::string words = target_of(note); !words.empty()) {
-                ::unlink(note.c_str()); // nobody else reads it
+            if (std::string words = target_of(file.string() + noted); !words.empty())
                 return {seen.bytes, name, std::move(words), false};
-            }
             if (seen.missing.empty()) seen.missing = name;
             auto const size = std::filesystem::file_size(file.string() + ".partial", error);
             if (error) continue;
