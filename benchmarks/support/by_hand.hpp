@@ -64,6 +64,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
                 *to = tables_.back().data();
             }
             call.index = static_cast<std::uint32_t>(i);
+            if (i == 0) call.x.region = gpipe::Region::given;
             Net::template leaf_functions<Stream>[leaf].initialize(call.layer, parameters_[i],
                                                                   nullptr, 1, i, size);
             scratch = std::max(scratch, info.scratch.slots(capacity_));
@@ -177,7 +178,10 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         shared_ = {capacity_, 1, steps_, &stream_};
         gpipe::GroupAddress const input = input_of(m, layer);
         gpipe::OwnFrame frame(&shared_, ranges_[m].first, ranges_[m].count, phase);
-        frame.inputs = input;
+        if (layer == 0)
+            shared_.ends.inputs = {input};
+        else
+            frame.set(gpipe::Region::input, input.base);
         frame.set(gpipe::Region::output, outputs_[place(m, layer)]);
         frame.set(gpipe::Region::saved, saved_[place(m, layer)]);
         frame.set(gpipe::Region::scratch, scratch_);
@@ -205,13 +209,13 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         time(times, [&] { Net::template leaf_functions<Stream>[leaf_[i]].forward(call, at); });
     }
     double measure(std::size_t m) {
-        shared_ = {capacity_, 1, steps_, &stream_};
         double sums[2 + gpipe::detail::loss_metrics<Loss, Net>] = {};
         gpipe::Call call;
         call.layer = &loss_;
         gpipe::OwnFrame at(&shared_, ranges_[m].first, ranges_[m].count, gpipe::Phase::backward);
-        at.targets = gpipe::GroupAddress::of_arrays(table_out_, 1);
-        at.sums = sums;
+        shared_ = {capacity_, 1, steps_, &stream_};
+        shared_.ends.targets = {gpipe::GroupAddress::of_arrays(table_out_, 1)};
+        shared_.ends.sums = sums;
         at.set(gpipe::Region::output, outputs_[place(m, size - 1)]);
         at.set(gpipe::Region::output_gradient, gradient_[(size - 1) % 2]);
         at.set(gpipe::Region::scratch, scratch_);

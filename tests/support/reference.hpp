@@ -221,6 +221,7 @@ class PlainLoop {
             tables_.push_back(info.parameters.addresses(parameters_[i].data()));
             call.parameters = tables_[i].data();
             call.index = static_cast<std::uint32_t>(i);
+            if (i == 0) call.x.region = gpipe::Region::given;
             layers_[i].functions.initialize(call.layer, parameters_[i].data(), buffers_[i].data(),
                                             seed_, i, layers_.size());
         }
@@ -289,7 +290,10 @@ class PlainLoop {
             };
             skip_places_[e] = {place(0), place(1)};
         }
-        frame.inputs = input;
+        if (input.table)
+            shared_.ends.inputs = {input};
+        else
+            frame.set(gpipe::Region::input, input.base);
         frame.set(gpipe::Region::output, batch.output[layer].data());
         frame.set(gpipe::Region::saved, batch.saved[layer].data());
         frame.set(gpipe::Region::scratch, scratch.data());

@@ -20,6 +20,19 @@ struct GroupAddress {
     }
 };
 
+/// Where the tensors lie that a mini-batch brings, by micro-batch.
+struct GivenTensors {
+    GroupAddress first;     ///< of the first micro-batch
+    std::size_t stride = 0; ///< entries of the table from one to the next; 0: all are there
+
+    /// Those of one.
+    constexpr GroupAddress operator[](std::size_t micro_batch) const {
+        if (stride == 0) return first;
+        std::byte* const* const table = first.table + micro_batch * stride;
+        return {*table, table};
+    }
+};
+
 /// Where a tensor may lie: which of a frame's addresses it counts from. An action has these and,
 /// from `inside` on, two for each skip between cells, then one for each part of its own tensors.
 /// Calls that are made by hand have the last three instead.
@@ -34,6 +47,7 @@ enum class Region : std::uint16_t {
     saved = inside,
     deferred,
     scratch,
+    given = 0xFFFF, ///< none of a frame's: where a mini-batch's inputs are, see GivenTensors
 };
 
 } // namespace gpipe

@@ -49,6 +49,14 @@ struct Exchange {
     bool owed = false;      ///< whether a call that has begun is still to tell its part
 };
 
+/// What a run has at the ends of the chain, where their devices find it.
+struct ChainEnds {
+    GivenTensors inputs;    ///< of the first layer
+    GivenTensors targets;   ///< of the loss
+    double* sums = nullptr; ///< where the loss leaves its numbers: [micro-batch][row]
+    std::size_t row = 0;    ///< how many
+};
+
 /// What all actions of a step on one device share.
 struct StepFrame {
     std::size_t capacity = 0;           ///< samples that every slot has room for
@@ -63,6 +71,7 @@ struct StepFrame {
     Exchange* exchange = nullptr;       ///< null where there is one replica
     bool is_probe = false;              ///< whether there is no step: see Context::is_probe()
     std::size_t spare = 0;              ///< samples of the capacity that none ever has
+    ChainEnds ends{};                   ///< of the run
 };
 
 /// One action on one micro-batch, as its layers see it: the same for all layers of a cell.
@@ -73,14 +82,17 @@ struct Frame {
     std::size_t micro_batch = 0;           ///< its number
     std::byte* const* addresses = nullptr; ///< by Region
     Phase phase = Phase::evaluate;         ///< what the layers are called for
-    GroupAddress inputs{};                 ///< of the cell: in the first one the caller's arrays
-    GroupAddress targets{};                ///< of the loss, in the last cell
-    double* sums = nullptr;                ///< where the loss leaves its numbers
 
     /// Where a region begins.
     std::byte* operator[](Region region) const {
         return addresses[static_cast<std::size_t>(region)];
     }
+    /// Of the micro-batch: the chain's inputs, the loss's targets, where that leaves its numbers.
+    ///@{
+    GroupAddress inputs() const { return shared->ends.inputs[micro_batch]; }
+    GroupAddress targets() const { return shared->ends.targets[micro_batch]; }
+    double* sums() const { return shared->ends.sums + micro_batch * shared->ends.row; }
+    ///@}
 };
 /// One with its own addresses, for calls that are made by hand.
 struct OwnFrame : Frame {
@@ -103,10 +115,9 @@ struct OwnFrame : Frame {
     OwnFrame& operator=(OwnFrame const&) = delete;
     ~OwnFrame() = default;
 
-    /// Sets where a region begins; of the input that is where its tensors are.
+    /// Sets where a region begins.
     void set(Region region, std::byte* address) {
         own_[static_cast<std::size_t>(region)] = address;
-        if (region == Region::input) inputs = {address, nullptr};
     }
 
   private:
@@ -207,9 +218,9 @@ struct Call {
     bool again = false;                     ///< a forward within a backward
     bool exchanges = false; ///< whether replicas tell each other something before it
 
-    /// Where the input lies: in the first cell in the caller's arrays.
+    /// Where the input lies: that of the chain where it was given.
     GroupAddress input(Frame const& frame) const {
-        return x.region == Region::input ? frame.inputs : GroupAddress{x.in(frame)};
+        return x.region == Region::given ? frame.inputs() : GroupAddress{x.in(frame)};
     }
 };
 

@@ -252,8 +252,8 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         frame.set(Region::output, is_loss() ? x.there() : part.y.there());
         frame.set(Region::output_gradient, is_loss() ? part.dx.there() : part.dy.there());
         frame.set(Region::input_gradient, part.dx.there());
-        frame.targets = {given_[p].targets.there(), nullptr};
-        frame.sums = reinterpret_cast<double*>(part.sums.there());
+        shared_.ends.targets = {{given_[p].targets.there()}};
+        shared_.ends.sums = reinterpret_cast<double*>(part.sums.there());
         call_.exchanges =
             !is_loss() && phase != Phase::recompute && bench_.model().infos[layer_].exchanges();
         bench_.call(device_, [&](auto const& stream) {

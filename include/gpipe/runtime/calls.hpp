@@ -143,7 +143,7 @@ class CellCallMaker {
         case tensor::none:
             return {};
         case tensor::input:
-            return {0, Region::input};
+            return {0, cell_ == 0 ? Region::given : Region::input};
         case tensor::output:
             return {0, Region::output};
         case tensor::output_gradient:

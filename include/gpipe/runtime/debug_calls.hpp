@@ -235,7 +235,7 @@ GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& fram
     if (tensor.in == In::one_place)
         all.data = tensor.whole           ? tensor.whole
                    : tensor.has_samples() ? tensor.place.in(frame)
-                                          : reinterpret_cast<std::byte*>(frame.sums);
+                                          : reinterpret_cast<std::byte*>(frame.sums());
     else if (tensor.in == In::statistics)
         all.data = tensor.memory->part_of(frame) + tensor.offset;
     else

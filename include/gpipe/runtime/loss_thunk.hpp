@@ -62,7 +62,7 @@ inline constexpr std::size_t loss_metrics =
 
 template <class Loss, class Net, class Stream, bool wants_gradient>
 void loss_thunk(Call const& call, Frame const& frame) {
-    LossContext<Loss, Stream> context{frame, call.scratch.in(frame), frame.sums};
+    LossContext<Loss, Stream> context{frame, call.scratch.in(frame), frame.sums()};
     auto const output_gradient = [&] {
         if constexpr (!wants_gradient && accepts_none<Loss>)
             return None{};
@@ -72,13 +72,13 @@ void loss_thunk(Call const& call, Frame const& frame) {
     auto const measure = [&] {
         return (*static_cast<Loss const*>(call.layer))(
             context, views_in<typename Net::Output, Access::read>(frame, {call.y.in(frame)}),
-            views_in<typename Loss::Target, Access::read>(frame, frame.targets), output_gradient);
+            views_in<typename Loss::Target, Access::read>(frame, frame.targets()), output_gradient);
     };
     if constexpr (returns_value<Loss, Net>) {
         auto const value = measure();
-        frame.sums[0] = value.sum;
-        frame.sums[1] = value.weight;
-        double* at = frame.sums + 2;
+        double* at = frame.sums();
+        *at++ = value.sum;
+        *at++ = value.weight;
         for (double metric : value.metric) *at++ = metric;
     } else {
         measure();

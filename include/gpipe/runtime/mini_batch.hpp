@@ -115,14 +115,11 @@ class MiniBatch {
         if (!stages_outputs_) fed_ = copy_count_;
     }
 
-    /// The arrays of one micro-batch's tensors.
-    [[gnu::always_inline]] GroupAddress inputs(std::size_t micro_batch) const {
-        return groups_[0].of(micro_batch);
-    }
-    /// Targets or outputs.
-    [[gnu::always_inline]] GroupAddress others(std::size_t micro_batch) const {
-        return groups_[groups_.size() - 1].of(micro_batch);
-    }
+    /// Inputs of the chain; targets or outputs.
+    ///@{
+    GivenTensors inputs() const { return groups_[0].given(); }
+    GivenTensors others() const { return groups_[groups_.size() - 1].given(); }
+    ///@}
     /// Side inputs where a device finds them: [micro-batch][side]; null where there are none.
     std::byte* const* sides(std::size_t device) const {
         return groups_.size() > 2 ? groups_[device + 1].table.data() : nullptr;
@@ -164,8 +161,8 @@ class MiniBatch {
         Array<std::byte*> table;   // [micro-batch][tensor]
         Array<bool> reads;         // by tensor; empty: all
 
-        [[gnu::always_inline]] GroupAddress of(std::size_t micro_batch) const {
-            return GroupAddress::of_arrays(table.data() + micro_batch * tensors, tensors);
+        GivenTensors given() const {
+            return {GroupAddress::of_arrays(table.data(), tensors), tensors};
         }
         bool has(std::size_t tensor) const { return reads.empty() || reads[tensor]; }
     };

@@ -50,8 +50,6 @@ struct EdgeRow {
 struct alignas(64) Step {
     Kind kind = Kind::forward;     ///< of action
     Phase phase = Phase::evaluate; ///< of the layers that it calls
-    bool is_first = false;         ///< whether the cell is, and this no transfer
-    bool is_last = false;          ///< likewise: the last
     bool more = false;      ///< whether there is anything to do behind it: either of the next two
     bool publishes = false; ///< its position
     bool delivers = false;  ///< an evaluation's output

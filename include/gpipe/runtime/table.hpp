@@ -76,8 +76,6 @@ GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
     step.place = static_cast<std::uint32_t>(place);
     step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
     step.action = lane_step.action;
-    step.is_first = computes(a.kind) && a.cell == 0;
-    step.is_last = computes(a.kind) && a.cell + 1u == programs.cells();
     return step;
 }
 
@@ -196,7 +194,7 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
         step.phase = detail::phase_of(step.kind, evaluation);
         step.calls = static_cast<std::uint32_t>(step.cell * call_list_count +
                                                 call_list(tensors.way, stage_of(step.kind)));
-        if (!evaluation || !step.is_last) continue;
+        if (!evaluation || step.cell + 1u < lowered.programs.cells()) continue;
         at[static_cast<std::size_t>(Region::output)] =
             arenas[step.device] + detail::own_output(plan, located, parts, step);
         step.delivers = step.more = true;

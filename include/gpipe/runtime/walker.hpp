@@ -181,26 +181,19 @@ template <DeviceRuntime Device> class Walker {
     static Action action_of(Step const& step) {
         return {step.kind, step.cell, step.micro_batch, is_transfer(step.kind) ? step.calls : 0};
     }
-    Frame frame_of(Run const& run, StepTable const& table, Tables const& tables,
-                   Step const& step) const {
+    static Frame frame_of(Run const& run, StepTable const& table, Step const& step) {
         SampleRange const range = run.ranges[step.micro_batch];
-        Frame frame{&run.frames[step.device], range.first,    range.count,
-                    step.micro_batch,         table.of(step), step.phase};
-        frame.inputs = step.is_first ? run.batch->inputs(step.micro_batch)
-                                     : GroupAddress{frame[Region::input]};
-        if (step.is_last) {
-            frame.targets = run.batch->others(step.micro_batch);
-            frame.sums = tables.loss_sums + step.micro_batch * tables.loss_row;
-        }
-        return frame;
+        return {&run.frames[step.device], range.first,    range.count,
+                step.micro_batch,         table.of(step), step.phase};
     }
 
     // Copies the chain's output to the caller's arrays, or where that is staged.
     void deliver(Run const& run, StepTable const& table, Step const& step) {
         std::byte const* from = table.of(step, Region::output);
+        GroupAddress const given = run.batch->others()[step.micro_batch];
         GroupSizes const& sizes = tables_.model->infos[tables_.model->infos.size() - 1].output;
         for (std::size_t t = 0; t < sizes.count; ++t) {
-            if (std::byte* const to = run.batch->others(step.micro_batch).table[t]) // not absent
+            if (std::byte* const to = given.table[t]) // not absent
                 device_.copy(step.stream, to, from,
                              sizes.bytes[t] * run.ranges[step.micro_batch].count);
             from += slot_bytes(sizes.bytes[t] * tables_.capacity);
@@ -219,7 +212,7 @@ template <DeviceRuntime Device> class Walker {
         [[maybe_unused]] ActionRange const named(step.kind, step.cell, step.micro_batch);
         if constexpr (observed)
             if (!tell_hook(run, step, walker, true)) return exchange_only(run, step, calls);
-        Frame const frame = frame_of(run, table, tables, step);
+        Frame const frame = frame_of(run, table, step);
         double const start = observed ? seconds_in(run) : 0;
         if (step.delivers && !run.arguments.measures) --calls.last; // without the loss
         Call const* call = calls.first;
