@@ -6,7 +6,7 @@
 //   train_gpt --text FILE --cells 4 --balance time
 //   train_gpt --text FILE --device cuda --gpus 0,0
 //   train_gpt --text FILE --save FOLDER --save-every 500 --resume
-//   train_gpt --text FILE --cells 4 --ranks 2
+//   train_gpt --text FILE --ranks 4
 //   train_gpt --text FILE --cells 1 --replicas 2
 //   train_gpt --text FILE --cells 1 --replicas 2 --device cuda
 //   train_gpt --text FILE --cells 2 --replicas 2 --ranks 4 --device cuda
@@ -134,7 +134,9 @@ struct Settings {
         options.number("replicas",
                        "of the whole, each on so many devices and with its part of a mini-batch",
                        replicas, 1, 64);
-        options.number("ranks", "processes, of which each has as many of the devices; by mpirun",
+        options.number("ranks",
+                       "processes, of which each has as many of the devices; without --cells there "
+                       "are no fewer than these; by mpirun",
                        ranks, 1, 8);
         options.number("sample", "characters to write at the end", sample, 0, 1'000'000);
         options.number("temperature", "of that text; less is more predictable", temperature, 0.01,
@@ -399,6 +401,9 @@ int main(int count, char** arguments) {
         return options.refuse("--trace goes with --device host only: a GPU's actions are enqueued, "
                               "and nobody sees when they run");
     if (settings.ranks > 1) {
+        if (std::size_t const each = settings.ranks / settings.replicas;
+            each > settings.devices() && !options.given("cells"))
+            settings.pipeline.cells = std::to_string(each);
 #ifndef GPIPE_EXAMPLE_MPI
         return options.refuse("--ranks: this program was built without MPI; configure it anew "
                               "where there is one (Debian: libopenmpi-dev)");

@@ -134,5 +134,6 @@ int Options::refuse(std::string why) const {
 }
 
 std::string Options::help() const { return parser_->app.help(); }
+bool Options::given(std::string const& name) const { return parser_->app.count("--" + name) > 0; }
 
 } // namespace support

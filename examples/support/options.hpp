@@ -64,6 +64,8 @@ class Options {
     /// Says in one line on stderr why the program ends; returns the exit status 2.
     int refuse(std::string why) const;
     std::string help() const;
+    /// Whether the command line that was read has this option.
+    bool given(std::string const& name) const;
 
   private:
     // `assign` throws UsageError for a wrong value.

@@ -449,6 +449,27 @@ TEST_CASE("train_gpt as replicas that are processes trains what it does in one, 
     }
 }
 
+TEST_CASE("train_gpt has a device for each process, if nobody says how many") {
+    Folder folder;
+    std::string const arguments = "--json --sample 0 --text " + folder.file("text", counting) + ' ';
+    for (std::string const ranks : {"--ranks 4", "--ranks 2", "--ranks 2 --replicas 2",
+                                    "--ranks 3 --schedule OneForwardOneBackward"}) {
+        CAPTURE(ranks);
+        Ran const one = train_gpt(folder, arguments + "--steps 2 --cells 2" + ranks.substr(9));
+        Ran const processes = train_gpt(folder, arguments + "--steps 2 " + ranks);
+        CHECK(one.status == 0);
+        CHECK(processes.status == 0);
+        bool const has_two = ranks.substr(0, 9) == "--ranks 2";
+        CHECK(processes.member("devices") == (has_two ? "2" : ranks.substr(8, 1)));
+        CHECK(processes.member("final_loss") == one.member("final_loss")); // whatever K is
+    }
+    std::string const go_on = arguments + "--ranks 4 --resume --save " + folder.path() + "/state ";
+    Ran const first = train_gpt(folder, go_on + "--steps 1");
+    CHECK(first.status == 0);
+    CHECK(train_gpt(folder, go_on + "--steps 2").member("held_out_loss") ==
+          train_gpt(folder, arguments + "--steps 2 --cells 4").member("held_out_loss"));
+}
+
 TEST_CASE("train_gpt as processes goes on from what others have saved, to the last digit") {
     Folder folder;
     std::string const arguments = "--json --sample 0 --schedule GPipeAscending --replicas 2 "
