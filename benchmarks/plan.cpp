@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,7 @@ std::vector<double> prices_of_messages;
 void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
     Construction const construction(of, rounds);
     PlanNumbers const numbers = plan_numbers(construction.plan, 1 + draws, duration);
-    // The most that a user's constants say, whatever the links are.
+    // What a user's constants say.
     std::vector<std::size_t> const most =
         bytes_at_most(planned_net<Net, gpt::Standard::Loss, gpipe::AdamW>(), of);
     double bound = 0;
@@ -100,11 +101,12 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
         std::string figure;
         double value;
         double unit = 1; // of the figure
+        double at_most = std::numeric_limits<double>::infinity();
     } const columns[] = {
         {"bytes_largest", "MiB of the largest device", double(numbers.largest), mib},
         {"bytes", "MiB of all devices", double(numbers.all), mib},
         {"bytes_host", "MiB of the host's memory", double(numbers.host), mib},
-        {"bound", "largest peak_bytes() / planned, the worst device", bound},
+        {"bound", "largest peak_bytes() / planned, the worst device", bound, 1, 1.15},
         {"needs", "needs per action", per_action(numbers.needs)},
         {"needs_left", "needs that others do not imply", per_action(numbers.needs_left)},
         {"needs_added", "needs for room alone" + links, per_action(numbers.needs_added)},
@@ -121,9 +123,9 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
         std::printf("%-27s %zu %2zu %3zu  %-11s %-6s", std::string(of.schedule.name()).c_str(),
                     of.schedule.cells_per_device(), of.devices, of.micro_batches,
                     std::string(of.checkpointing.name()).c_str(), of.links.c_str());
-    for (auto const& [key, figure, value, unit] : columns) {
+    for (auto const& [key, figure, value, unit, at_most] : columns) {
         row.add(key, value);
-        summary.add(figure, value / unit);
+        summary.add(figure, value / unit, at_most);
         if (!json) std::printf(" %7.3f", value / unit);
     }
     row.compare("makespan", numbers.makespan[0], "without waits for room",
@@ -222,6 +224,6 @@ int main(int argc, char** argv) {
     for (PlanCase const& of : cases) (large ? measure_large : measure)(of, rounds, json, summary);
     if (!prices_of_messages.empty())
         summary.add("of these, sent: 95 % quantile over rows and draws",
-                    quantile(prices_of_messages, 0.95));
+                    quantile(prices_of_messages, 0.95), 1.1);
     summary.print();
 }

@@ -32,7 +32,7 @@ using gpipe::MpiRanks;
 
 struct Settings {
     std::vector<std::size_t> bytes;
-    std::uint64_t rounds = 11;
+    std::uint64_t rounds = 21;
     bool json = false;
 };
 // This process, one of two.
@@ -136,7 +136,8 @@ void messages(Settings const& settings, World& world, Summary& summary) {
                 std::printf("%s %10.2f", kind ? " |" : "", 1e6 * median(taken[kind][0]));
             for (int way = 1; way < 3; ++way) {
                 double const ratio = median(ratios(taken[kind][way], taken[kind][0]));
-                summary.add(std::string(kinds[kind]) + ", " + ways[way] + " / plain MPI", ratio);
+                summary.add(std::string(kinds[kind]) + ", " + ways[way] + " / plain MPI", ratio,
+                            1 / 0.95);
                 if (settings.json)
                     Record("transport")
                         .add("bytes", bytes)
@@ -234,7 +235,7 @@ void steps(Settings const& settings, World& world, Summary& summary) {
             double const slower = median(ratios(wall[1], wall[0]));
             double const dearer = median(ratios(processors[1], processors[0]));
             summary.add("processes / threads, time", slower);
-            summary.add("processes / threads, processors' seconds", dearer);
+            summary.add("processes / threads, processors' seconds", dearer, 1.05);
             if (settings.json)
                 Record("transport")
                     .add("M", m)

@@ -173,18 +173,15 @@ inline gpipe::PlanRequest request_of(PlannedNet const& net, Prepared const& of,
 
 } // namespace detail
 
-/// By device: the most of Training::peak_bytes() over all kinds of links.
+/// By device: Training::peak_bytes() for these links.
 inline std::vector<std::size_t> bytes_at_most(PlannedNet const& net, PlanCase const& of) {
     detail::Prepared const prepared = detail::prepare(net, of);
+    gpipe::PlanRequest request = detail::request_of(net, prepared, of.links);
+    request.tightness = gpipe::Tightness::constant;
+    gpipe::MemoryPlan const plan =
+        plan_bytes(request, prepared.made.programs, prepared.made.reversals);
     std::vector<std::size_t> most(of.devices);
-    for (char const* name : {"shared", "copied", "staged"}) {
-        gpipe::PlanRequest request = detail::request_of(net, prepared, name);
-        request.tightness = gpipe::Tightness::constant;
-        gpipe::MemoryPlan const plan =
-            plan_bytes(request, prepared.made.programs, prepared.made.reversals);
-        for (std::size_t d = 0; d < of.devices; ++d)
-            most[d] = std::max(most[d], plan.devices[d].total());
-    }
+    for (std::size_t d = 0; d < of.devices; ++d) most[d] = plan.devices[d].total();
     return most;
 }
 
