@@ -28,6 +28,22 @@ using namespace benchmark;
 using Net = gpt::Standard::Net;
 constexpr std::size_t draws = 6;
 
+// A hundred layers and more, for as many devices.
+struct Linear {
+    using Input = gpipe::Tensor<float, 64>;
+    using Output = Input;
+    using Parameters = gpipe::Tensors<gpipe::Tensor<float, 64, 64>, Input>;
+    static constexpr double cost = 2 * 64 * 64;
+    void initialize(auto&) const {}
+    void forward(auto&, auto, auto) const {}
+    void backward(auto&, auto, auto, auto) const {}
+};
+struct LinearLoss {
+    using Target = Linear::Output;
+    gpipe::LossValue<> operator()(auto&, auto, auto, auto) const { return {}; }
+};
+using Long = gpipe::Pipeline<gpipe::Repeat<128, Linear>>;
+
 // Draw 0: as planned. Others: cells up to 2 x apart, and every action up to 20 % off.
 double duration(Work const& work, std::size_t draw) {
     if (draw == 0) return work.units;
@@ -46,8 +62,7 @@ struct Construction {
     std::vector<double> nanoseconds;
     std::size_t bytes = 0; // allocated at the same time, at most
 
-    Construction(PlanCase const& of, std::size_t rounds) {
-        PlannedNet const net = planned_net<Net, gpt::Standard::Loss, gpipe::AdamW>();
+    Construction(PlannedNet const& net, PlanCase const& of, std::size_t rounds) {
         for (std::size_t round = 0; round < rounds; ++round) {
             plan = {};
             std::size_t const before = restart_peak();
@@ -61,17 +76,17 @@ struct Construction {
     }
 };
 
-Record record(PlanCase const& of, PlanNumbers const& numbers) {
+Record record(PlanCase const& of, PlanNumbers const& numbers, std::size_t layers) {
     Record result("plan");
-    result.add("K", of.devices).add("M", of.micro_batches).add("L", Net::size);
+    result.add("K", of.devices).add("M", of.micro_batches).add("L", layers);
     result.add("N", of.samples).add("checkpointing", of.checkpointing.name());
     result.add("schedule", of.schedule.name()).add("per_device", of.schedule.cells_per_device());
     result.add("links", of.links).add("actions", numbers.actions);
     return result;
 }
 
-bool exists(PlanCase const& of) {
-    return of.devices * of.schedule.cells_per_device() <= Net::size &&
+bool exists(PlanCase const& of, std::size_t layers) {
+    return of.devices * of.schedule.cells_per_device() <= layers &&
            of.micro_batches >= of.schedule.least_micro_batches(of.devices) &&
            (of.devices > 1 || of.links == "shared");
 }
@@ -80,11 +95,11 @@ bool exists(PlanCase const& of) {
 std::vector<double> prices_of_messages;
 
 void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
-    Construction const construction(of, rounds);
+    PlannedNet const net = planned_net<Net, gpt::Standard::Loss, gpipe::AdamW>();
+    Construction const construction(net, of, rounds);
     PlanNumbers const numbers = plan_numbers(construction.plan, 1 + draws, duration);
     // What a user's constants say.
-    std::vector<std::size_t> const most =
-        bytes_at_most(planned_net<Net, gpt::Standard::Loss, gpipe::AdamW>(), of);
+    std::vector<std::size_t> const most = bytes_at_most(net, of);
     double bound = 0;
     for (std::size_t d = 0; d < of.devices; ++d)
         bound =
@@ -118,7 +133,7 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
          per_action(median(construction.nanoseconds))},
         {"construction_bytes", "bytes allocated per action", per_action(construction.bytes)},
     };
-    Record row = record(of, numbers);
+    Record row = record(of, numbers, Net::size);
     if (!json)
         std::printf("%-27s %zu %2zu %3zu  %-11s %-6s", std::string(of.schedule.name()).c_str(),
                     of.schedule.cells_per_device(), of.devices, of.micro_batches,
@@ -135,21 +150,28 @@ void measure(PlanCase const& of, std::size_t rounds, bool json, Summary& summary
     std::fflush(stdout);
 }
 
-// Construction alone, where there are many micro-batches.
+// Construction alone, where there are many micro-batches, or devices.
 void measure_large(PlanCase const& of, std::size_t rounds, bool json, Summary& summary) {
-    Construction const construction(of, rounds);
+    Construction const construction(planned_net<Long, LinearLoss, gpipe::AdamW>(), of, rounds);
     PlanNumbers const numbers = plan_numbers(construction.plan, 0, duration);
     auto const actions = double(numbers.actions);
-    double const nanoseconds = median(construction.nanoseconds) / actions;
-    double const bytes = double(construction.bytes) / actions;
-    std::string const many = ", M = " + std::to_string(of.micro_batches);
-    summary.add("ns of planning per action" + many, nanoseconds);
-    summary.add("bytes allocated per action" + many, bytes);
-    Record row = record(of, numbers);
-    row.add("construction_ns", nanoseconds).add("construction_bytes", bytes);
+    double const seconds = median(construction.nanoseconds) * 1e-9;
+    double const mib = double(construction.bytes) / (1 << 20);
+    std::string const which = ", K = " + std::to_string(of.devices) +
+                              ", M = " + std::to_string(of.micro_batches) + ", " + of.links;
+    double const unjudged = std::numeric_limits<double>::infinity();
+    bool const wide = of.devices == 64 && of.micro_batches == 4096;
+    bool const deep = of.devices == 2 && of.micro_batches == 40'000;
+    summary.add("seconds of planning" + which, seconds, wide ? 10 : deep ? 1 : unjudged);
+    summary.add("MiB allocated" + which, mib, wide ? 1024 : unjudged);
+    Record row = record(of, numbers, Long::size);
+    row.add("construction_ns", seconds * 1e9 / actions)
+        .add("construction_bytes", double(construction.bytes) / actions);
     if (json) return row.print();
-    std::printf("%-27s %6zu %8.3f %9.1f %6.0f\n", std::string(of.schedule.name()).c_str(),
-                of.micro_batches, nanoseconds * actions * 1e-9, nanoseconds, bytes);
+    std::printf("%-27s %3zu %6zu %-6s %8.3f %8.1f %9.1f %6.0f\n",
+                std::string(of.schedule.name()).c_str(), of.devices, of.micro_batches,
+                of.links.c_str(), seconds, mib, seconds * 1e9 / actions,
+                double(construction.bytes) / actions);
     std::fflush(stdout);
 }
 
@@ -166,7 +188,9 @@ int main(int argc, char** argv) {
         "said: all schedules, K = 1,2,4,8, M = 1,4,8,32, never,always,except-last,offload,\n"
         "shared,copied,staged,sent links and N = 32; with --large OneForwardOneBackward, GPipe "
         "and\n"
-        "ZeroBubbleV, K = 2, M = 1000,4000,40000, always, shared links and N = M.");
+        "ZeroBubbleV over 128 layers, K = 2, M = 1000,4000,40000, always, shared links and N = M, "
+        "and\n"
+        "K = 64, M = 4096, shared and copied links.");
     options.text("schedule", "NAME,...", "schedules, or all that there are", schedules);
     options.text("cells", "K,...", "numbers of devices", cells);
     options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
@@ -180,6 +204,8 @@ int main(int argc, char** argv) {
     auto const unless_said = [&](std::string& text, char const* usual, char const* if_large) {
         if (text.empty()) text = large ? if_large : usual;
     };
+    bool const usual = cells.empty() && micro_batches.empty() && links.empty();
+    std::size_t const layers = large ? Long::size : Net::size;
     unless_said(schedules, "all", "OneForwardOneBackward,GPipe,ZeroBubbleV");
     unless_said(cells, "1,2,4,8", "2");
     unless_said(micro_batches, "1,4,8,32", "1000,4000,40000");
@@ -197,22 +223,29 @@ int main(int argc, char** argv) {
             words("--checkpointing", checkpointing, {"never", "always", "except-last", "offload"});
         auto const kinds = words("--links", links, {"shared", "copied", "staged", "sent"});
         for (auto const& schedule : chosen)
-            for (std::size_t k : numbers("--cells", cells, {}, Net::size))
+            for (std::size_t k : numbers("--cells", cells, {}, layers))
                 for (std::size_t m : numbers("--micro-batches", micro_batches, {}, 100'000))
                     for (std::string const& name : policies)
                         for (std::string const& kind : kinds) {
                             auto const policy = gpipe::checkpoint::find_checkpointing(name);
                             std::size_t const n = samples > 0 ? samples : large ? m : 32;
                             PlanCase const of{schedule, policy, kind, k, m, n};
-                            if (exists(of)) cases.push_back(of);
+                            if (exists(of, layers)) cases.push_back(of);
                         }
+        for (auto const& schedule : chosen)
+            for (char const* kind : {"shared", "copied"})
+                if (large && usual)
+                    cases.push_back({schedule,
+                                     gpipe::checkpoint::find_checkpointing(policies.front()), kind,
+                                     64, 4096, 4096});
     } catch (std::exception const& error) {
         return options.refuse(error.what());
     }
     if (!json)
         std::printf(
             large
-                ? "schedule                         M  seconds ns/action B/action\n"
+                ? "schedule                      K      M links   seconds      MiB ns/action "
+                  "B/action\n"
                 : "MiB of the largest device, of all, of the host; largest peak_bytes() / planned; "
                   "per action: needs, "
                   "those not implied, those for room, waits;\nmakespan / without waits "

@@ -176,6 +176,7 @@ set(GPIPE_HEADERS
     include/gpipe/optimizer/when.hpp
     include/gpipe/pipeline.hpp
     include/gpipe/plan/cell_values.hpp
+    include/gpipe/plan/clocks.hpp
     include/gpipe/plan/edge.hpp
     include/gpipe/plan/edge_costs.hpp
     include/gpipe/plan/end_table.hpp

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <type_traits>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
@@ -16,53 +17,64 @@ class HappensBefore {
   public:
     /// Of a table with such operands.
     constexpr HappensBefore(Walk const& walk, Operands const& operands)
-        : streams_(walk.streams), clocks_(walk.order.size() * streams_), stream_(walk.stream),
-          position_(walk.position) {
-        // Addresses: in constant evaluation a call costs as much as the rest of a line.
-        Array<std::uint32_t> lasts(streams_, nobody);
-        std::uint32_t* const last = lasts.data();
-        std::uint32_t* const clocks = clocks_.data();
-        std::uint32_t const* const stream = stream_.data();
-        std::uint32_t const* const position = position_.data();
-        Value const* const values = operands.values.data();
-        for (std::uint32_t const i : walk.order) {
-            std::uint32_t* const clock = clocks + i * streams_;
-            std::uint32_t const before = last[stream[i]];
-            last[stream[i]] = i;
-            if (before != nobody) {
-                std::uint32_t const* const other = clocks + before * streams_;
-                for (std::size_t s = 0; s < streams_; ++s) clock[s] = other[s];
-                clock[stream[i]] = position[before];
-            }
-            for (Operand const& operand : operands[i]) {
-                if (operand.use != Use::read) continue;
-                std::uint32_t const writer = values[operand.value].writer;
-                if (clock[stream[writer]] < position[writer]) join(clock, writer);
-            }
-        }
+        : streams_(walk.streams), stream_(walk.stream), position_(walk.position) {
+        std::uint32_t longest = 0;
+        for (std::uint32_t const place : position_) longest = longest < place ? place : longest;
+        // A long table of many streams takes more room than all else that plans.
+        if (longest <= 0xFFFF && !std::is_constant_evaluated())
+            fill(short_, walk.order, operands);
+        else
+            fill(long_, walk.order, operands);
     }
 
     /// Whether action `a` has run before action `b` starts, in every execution.
     constexpr bool operator()(std::size_t a, std::size_t b) const {
-        return clocks_[b * streams_ + stream_[a]] >= position_[a];
+        return count(stream_[a], b) >= position_[a];
     }
 
     /// How many actions of a stream have run before this one starts, in every execution.
     constexpr std::uint32_t count(std::size_t stream, std::size_t action) const {
-        return clocks_[action * streams_ + stream];
+        std::size_t const at = action * streams_ + stream;
+        return short_.empty() ? long_[at] : short_[at];
     }
 
   private:
     static constexpr std::uint32_t nobody = 0xFFFFFFFF;
-    constexpr void join(std::uint32_t* clock, std::uint32_t earlier) {
-        std::uint32_t const* const other = clocks_.data() + earlier * streams_;
-        for (std::size_t s = 0; s < streams_; ++s)
-            if (clock[s] < other[s]) clock[s] = other[s];
-        clock[stream_[earlier]] = position_[earlier];
+    template <class Count>
+    constexpr void fill(Array<Count>& all, Array<std::uint32_t> const& order,
+                        Operands const& operands) {
+        all = Array<Count>(order.size() * streams_);
+        // Addresses: in constant evaluation a call costs as much as the rest of a line.
+        Array<std::uint32_t> lasts(streams_, nobody);
+        std::uint32_t* const last = lasts.data();
+        Count* const clocks = all.data();
+        std::uint32_t const* const stream = stream_.data();
+        std::uint32_t const* const position = position_.data();
+        Value const* const values = operands.values.data();
+        for (std::uint32_t const i : order) {
+            Count* const clock = clocks + i * streams_;
+            std::uint32_t const before = last[stream[i]];
+            last[stream[i]] = i;
+            if (before != nobody) {
+                Count const* const other = clocks + before * streams_;
+                for (std::size_t s = 0; s < streams_; ++s) clock[s] = other[s];
+                clock[stream[i]] = static_cast<Count>(position[before]);
+            }
+            for (Operand const& operand : operands[i]) {
+                if (operand.use != Use::read) continue;
+                std::uint32_t const writer = values[operand.value].writer;
+                if (clock[stream[writer]] >= position[writer]) continue;
+                Count const* const other = clocks + writer * streams_;
+                for (std::size_t s = 0; s < streams_; ++s)
+                    if (clock[s] < other[s]) clock[s] = other[s];
+                clock[stream[writer]] = static_cast<Count>(position[writer]);
+            }
+        }
     }
 
     std::size_t streams_ = 0;
-    Array<std::uint32_t> clocks_; // by action and stream
+    Array<std::uint16_t> short_; // by action and stream; or else
+    Array<std::uint32_t> long_;
     Array<std::uint32_t> stream_;
     Array<std::uint32_t> position_; // from 1
 };

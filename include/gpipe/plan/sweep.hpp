@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/clocks.hpp>
 #include <gpipe/plan/flaw.hpp>
 #include <gpipe/plan/segments.hpp>
 #include <gpipe/plan/walk_order.hpp>
@@ -42,11 +43,10 @@ class Sweep {
     constexpr Sweep(Walk const& walk, Operands const& operands, Array<Span> const& spans, Asked own,
                     Asked before)
         : walk_(walk), operands_(operands), spans_(spans), own_(own), before_(before),
-          size_(walk.order.size()), streams_(walk.streams), values_(operands.values.size()),
-          rounds_(before ? 2 : 1), clocks_(rounds_ * size_ * streams_), last_(streams_, none),
-          length_(streams_), states_(rounds_ * values_), rooms_(spaces_of(spans)),
+          size_(walk.order.size()), stream_(walk.stream), streams_(number(stream_, walk.streams)),
+          values_(operands.values.size()), rounds_(before ? 2 : 1), length_(lengths(1)),
+          clocks_(lengths(rounds_)), states_(rounds_ * values_), rooms_(spaces_of(spans)),
           latest_(streams_, none), demanded_(streams_), needs_(streams_) {
-        for (std::uint32_t const s : walk.stream) ++length_[s];
         for (std::size_t v = values_; v-- > 0 && is_lasting(operands.values[v].holds);)
             states_[v].there = true;
     }
@@ -81,6 +81,22 @@ class Sweep {
         return most + 1;
     }
 
+    // Numbers streams anew, without those that have no action. Returns how many.
+    static constexpr std::size_t number(Array<std::uint32_t>& stream, std::size_t streams) {
+        Array<std::uint32_t> numbers(streams, none);
+        std::uint32_t count = 0;
+        for (std::uint32_t& s : stream) {
+            if (numbers[s] == none) numbers[s] = count++;
+            s = numbers[s];
+        }
+        return count;
+    }
+    constexpr Array<std::uint32_t> lengths(std::size_t rounds) const {
+        Array<std::uint32_t> result(streams_);
+        for (std::uint32_t const s : stream_) result[s] += static_cast<std::uint32_t>(rounds);
+        return result;
+    }
+
     // Of a value: the last who used it, as far as none is sure of another; 1 + action + round.
     struct State {
         std::uint32_t users[most_users] = {};
@@ -88,33 +104,25 @@ class Sweep {
         std::uint16_t to = 0; // the last slice in which the last user does
         std::uint64_t at = 0;
     };
-    constexpr std::uint32_t* clock_of(std::size_t instance) {
-        return clocks_.data() + instance * streams_;
-    }
     constexpr std::size_t action_of(std::size_t instance) const {
         return instance < size_ ? instance : instance - size_;
     }
     constexpr std::size_t stream_of(std::size_t instance) const {
-        return walk_.stream[action_of(instance)];
+        return stream_[action_of(instance)];
     }
     constexpr std::uint32_t position_of(std::size_t instance) const {
         std::size_t const i = action_of(instance);
-        return walk_.position[i] + (instance < size_ ? 0 : length_[walk_.stream[i]]);
+        return walk_.position[i] + (instance < size_ ? 0 : length_[stream_[i]]);
     }
     constexpr bool sure(std::size_t instance) const {
         return now_[stream_of(instance)] >= position_of(instance);
     }
     constexpr void begin(std::uint32_t i) {
         instance_ = i + round_ * size_;
-        now_ = clock_of(instance_);
-        std::uint32_t& before = last_[walk_.stream[i]];
-        if (before != none) join(before);
-        before = static_cast<std::uint32_t>(instance_);
+        now_ = clocks_.begin(instance_, stream_[i]);
     }
     constexpr void join(std::size_t instance) {
-        std::uint32_t const* const other = clock_of(instance);
-        for (std::size_t s = 0; s < streams_; ++s)
-            if (now_[s] < other[s]) now_[s] = other[s];
+        clocks_.join(instance);
         std::uint32_t& own = now_[stream_of(instance)];
         if (own < position_of(instance)) own = position_of(instance);
     }
@@ -143,8 +151,8 @@ class Sweep {
             std::uint32_t const one = latest_[demanded_[n]];
             bool implied = false;
             for (std::size_t o = 0; o < demanded_count_; ++o)
-                implied = implied || (o != n && clock_of(latest_[demanded_[o]])[stream_of(one)] >=
-                                                    position_of(one));
+                implied = implied || (o != n && clocks_.count(latest_[demanded_[o]],
+                                                              stream_of(one)) >= position_of(one));
             if (!implied) needs_[kept++] = static_cast<std::uint32_t>(action_of(one));
         }
         return {needs_.data(), kept};
@@ -219,12 +227,12 @@ class Sweep {
     Array<Span> const& spans_; // by operand
     Asked own_, before_;
     std::size_t size_;
+    Array<std::uint32_t> stream_; // by action, see number()
     std::size_t streams_;
     std::size_t values_;
     std::size_t rounds_;
-    Array<std::uint32_t> clocks_;   // by round, action and stream
-    Array<std::uint32_t> last_;     // by stream: what ran last, with its round
     Array<std::uint32_t> length_;   // by stream
+    Clocks clocks_;                 // by action, with its round
     Array<State> states_;           // by round and value
     Array<Segments> rooms_;         // by space: what lies there
     Array<std::uint32_t> latest_;   // by stream: what is demanded of it

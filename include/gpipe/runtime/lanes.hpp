@@ -66,6 +66,9 @@ template <class Cost>
     Array<std::size_t> step_of(programs.size(), no_action); // by action: place in `merged`
     Array<double> end(programs.size());
     Array<double> clock(placement.streams);
+    // Of the next of each program: how many needs are merged, and when the last of these ends.
+    Array<std::size_t> seen(programs.devices());
+    Array<double> ends_at(programs.devices());
     Array<std::uint32_t> count(placement.streams);
     Array<LaneStep> merged(programs.size());
     Array<std::size_t> lane_of(programs.size()); // by place in `merged`
@@ -104,13 +107,15 @@ template <class Cost>
             if (next[d] == programs.end(d)) continue;
             std::size_t const i = next[d];
             Action const& a = programs[i];
-            double start = clock[placement.stream[owner(d, a)]];
+            Part<std::uint32_t> const needs = lowered.needs[i];
+            for (; seen[d] < needs.size() && step_of[needs[seen[d]]] != no_action; ++seen[d])
+                if (ends_at[d] < end[needs[seen[d]]]) ends_at[d] = end[needs[seen[d]]];
+            if (seen[d] < needs.size()) continue;
+            double const free = clock[placement.stream[owner(d, a)]];
+            double const start = free < ends_at[d] ? ends_at[d] : free;
+            if (best != no_action && start > best_start) continue;
             bool ready = d < lowered.streams() || lowered.immediate || adds_replicas(a.kind) ||
                          steps == programs.begin(d);
-            for (std::size_t const needed : lowered.needs[i]) {
-                ready = ready && step_of[needed] != no_action;
-                if (start < end[needed]) start = end[needed];
-            }
             if (!receives.empty() && receives[i] != no_message) ready = ready && receivable(i);
             if (!ready || (received != no_action && received != i)) continue;
             std::size_t const way = !computes(a.kind)         ? 2 * cells // everybody waits for it
@@ -126,6 +131,8 @@ template <class Cost>
         }
         if (best == no_action) throw std::logic_error("gpipe: the programs wait for each other");
         std::size_t const i = next[best]++;
+        seen[best] = 0;
+        ends_at[best] = 0;
         steps += best < lowered.streams();
         bool const sends = !receives.empty() && receives[i] != no_message;
         received = sends ? receives[i] : no_action;
@@ -156,12 +163,11 @@ template <class Cost>
     // Sorted by lane, in the order of merging.
     result.begin = Array<std::size_t>(placement.lanes + 1);
     result.steps = Array<LaneStep>(programs.size());
-    std::size_t at = 0;
-    for (std::size_t lane = 0; lane < placement.lanes; ++lane) {
-        for (std::size_t n = 0; n < merged.size(); ++n)
-            if (lane_of[n] == lane) result.steps[at++] = merged[n];
-        result.begin[lane + 1] = at;
-    }
+    for (std::size_t const lane : lane_of) ++result.begin[lane + 1];
+    for (std::size_t lane = 0; lane < placement.lanes; ++lane)
+        result.begin[lane + 1] += result.begin[lane];
+    Array<std::size_t> at = result.begin;
+    for (std::size_t n = 0; n < merged.size(); ++n) result.steps[at[lane_of[n]]++] = merged[n];
     for (std::size_t s = 0; s < placement.streams; ++s)
         if (result.longest < count[s]) result.longest = count[s];
     return result;

@@ -1,0 +1,172 @@
+#pragma once
+
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/compiled.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+GPIPE_RUNS_ONCE_BEGIN
+namespace gpipe::detail {
+
+// Rows of numbers, in as little room as the largest takes: of the clocks of a long table with many
+// streams there are more than of all else that plans.
+class ClockRows {
+    static constexpr std::size_t block = 64; // rows that are allocated at once
+    template <class Rows> constexpr auto* in(Rows& rows, std::size_t row) const {
+        return rows[row / block].data() + row % block * length_;
+    }
+
+  public:
+    constexpr ClockRows(std::size_t length, std::size_t largest)
+        : length_(length), short_(largest <= 0xFFFF && !std::is_constant_evaluated()) {}
+
+    constexpr std::size_t size() const { return size_; }
+    constexpr void grow(std::size_t size) {
+        std::size_t const before = size_ / block, now = (size + block - 1) / block;
+        short_ ? grow(shorts_, before, now) : grow(longs_, before, now);
+        size_ = now * block;
+    }
+    constexpr std::uint32_t get(std::size_t row, std::size_t n) const {
+        std::size_t const at = row % block * length_ + n;
+        return short_ ? shorts_[row / block][at] : longs_[row / block][at];
+    }
+    constexpr void put(std::size_t row, std::uint32_t const* from) {
+        short_ ? copy(from, in(shorts_, row)) : copy(from, in(longs_, row));
+    }
+    constexpr void take(std::size_t row, std::uint32_t* to) const {
+        short_ ? copy(in(shorts_, row), to) : copy(in(longs_, row), to);
+    }
+    // Where `to` has less.
+    constexpr void join(std::size_t row, std::uint32_t* to) const {
+        short_ ? join(in(shorts_, row), to) : join(in(longs_, row), to);
+    }
+
+  private:
+    template <class T>
+    constexpr void grow(Array<Array<T>>& rows, std::size_t before, std::size_t now) {
+        enlarge(rows, before, now);
+        for (std::size_t b = before; b < now; ++b) rows[b] = Array<T>(block * length_);
+    }
+    template <class From, class To> constexpr void copy(From const* from, To* to) const {
+        for (std::size_t n = 0; n < length_; ++n) to[n] = static_cast<To>(from[n]);
+    }
+    template <class From> constexpr void join(From const* from, std::uint32_t* to) const {
+        for (std::size_t n = 0; n < length_; ++n)
+            if (to[n] < from[n]) to[n] = from[n];
+    }
+
+    std::size_t length_;
+    bool short_;
+    std::size_t size_ = 0;
+    Array<Array<std::uint16_t>> shorts_;
+    Array<Array<std::uint32_t>> longs_;
+};
+
+// Vector clocks of actions that begin one after the other: how many actions of each stream each of
+// them is sure of. Kept as long as somebody may ask: what the last actions of all streams are sure
+// of, all that come are, and with it of all that it was. So a step of a hundred streams that wait
+// for each other all the time takes room for thousands of clocks, not for all its million actions.
+class Clocks {
+  public:
+    // `left`: by stream, how many actions will begin.
+    constexpr explicit Clocks(Array<std::uint32_t> left)
+        : streams_(left.size()), left_(static_cast<Array<std::uint32_t>&&>(left)), begun_(streams_),
+          last_(streams_, none), known_(streams_), now_(streams_), rows_(streams_, largest()),
+          row_of_(sum(), none) {}
+
+    // What the action knows that begins, the next of its stream: all that the one before was sure
+    // of, and that one. May be written until the next begins.
+    constexpr std::uint32_t* begin(std::size_t action, std::size_t stream) {
+        if (row_ != none) rows_.put(row_, now_.data());
+        if (free_count_ == 0) make_room();
+        row_ = free_[--free_count_];
+        if (last_[stream] == none)
+            for (std::uint32_t& count : now_) count = 0;
+        else
+            rows_.take(row_of_[last_[stream]], now_.data());
+        now_[stream] = begun_[stream]++;
+        --left_[stream];
+        last_[stream] = action_in_[row_] = static_cast<std::uint32_t>(action);
+        stream_in_[row_] = static_cast<std::uint32_t>(stream);
+        row_of_[action] = row_;
+        return now_.data();
+    }
+    // It is sure of all that this one was sure of; of those that all are sure of it is.
+    constexpr void join(std::size_t action) {
+        if (row_of_[action] != none && row_of_[action] != row_)
+            rows_.join(row_of_[action], now_.data());
+    }
+    // How many actions of a stream one before was sure of, of which not all are.
+    constexpr std::uint32_t count(std::size_t action, std::size_t stream) const {
+        return rows_.get(row_of_[action], stream);
+    }
+    // For how many there is room.
+    constexpr std::size_t room() const { return rows_.size(); }
+
+  private:
+    static constexpr std::uint32_t none = 0xFFFFFFFF;
+
+    constexpr std::size_t largest() const {
+        std::uint32_t most = 0;
+        for (std::uint32_t const count : left_) most = most < count ? count : most;
+        return most;
+    }
+    constexpr std::size_t sum() const {
+        std::size_t actions = 0;
+        for (std::uint32_t const count : left_) actions += count;
+        return actions;
+    }
+    // Lets go of all that nobody asks for; if these are few, there is room for twice as many.
+    constexpr void make_room() {
+        find_known();
+        for (std::uint32_t row = 0; row < room(); ++row) {
+            std::uint32_t const action = action_in_[row], stream = stream_in_[row];
+            bool const goes_on = action == last_[stream] && left_[stream] > 0;
+            if (action == none || goes_on || rows_.get(row, stream) >= known_[stream]) continue;
+            row_of_[action] = action_in_[row] = none;
+            free_[free_count_++] = row;
+        }
+        if (free_count_ > room() / 4) return;
+        std::size_t const before = room();
+        std::size_t const wanted = before ? 2 * before : 8 * streams_;
+        rows_.grow(wanted < row_of_.size() ? wanted : row_of_.size());
+        enlarge(action_in_, before, room());
+        enlarge(stream_in_, before, room());
+        enlarge(free_, free_count_, room());
+        for (std::size_t row = before; row < room(); ++row) {
+            action_in_[row] = none;
+            free_[free_count_++] = static_cast<std::uint32_t>(row);
+        }
+    }
+    // Of each stream how many actions all streams are sure of that go on.
+    constexpr void find_known() {
+        for (std::uint32_t& count : known_) count = none;
+        for (std::size_t s = 0; s < streams_; ++s) {
+            if (left_[s] == 0) continue;
+            for (std::size_t t = 0; t < streams_; ++t) {
+                std::uint32_t const sure = t == s             ? begun_[s]
+                                           : last_[s] == none ? 0
+                                                              : count(last_[s], t);
+                if (known_[t] > sure) known_[t] = sure;
+            }
+        }
+    }
+
+    std::size_t streams_;
+    Array<std::uint32_t> left_;  // by stream
+    Array<std::uint32_t> begun_; // by stream: how many have
+    Array<std::uint32_t> last_;  // by stream: of these
+    Array<std::uint32_t> known_; // by stream, see find_known()
+    Array<std::uint32_t> now_;   // by stream: what begin() has returned
+    std::uint32_t row_ = none;   // where that will be
+    ClockRows rows_;
+    Array<std::uint32_t> row_of_;                // by action
+    Array<std::uint32_t> action_in_, stream_in_; // by row
+    Array<std::uint32_t> free_;                  // rows
+    std::size_t free_count_ = 0;
+};
+
+} // namespace gpipe::detail
+GPIPE_RUNS_ONCE_END
