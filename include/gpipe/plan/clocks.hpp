@@ -64,21 +64,26 @@ class ClockRows {
     Array<Array<std::uint32_t>> longs_;
 };
 
-// Vector clocks of actions that begin one after the other: how many actions of each stream each of
-// them is sure of. Kept as long as somebody may ask: what the last actions of all streams are sure
-// of, all that come are, and with it of all that it was. So a step of a hundred streams that wait
-// for each other all the time takes room for thousands of clocks, not for all its million actions.
+// Vector clocks of actions that begin one after the other: up to which position on each stream each
+// of them is sure of all. Kept as long as somebody may ask: what the last actions of all streams
+// are sure of, all that come are, and with it of all that it was. So a step of a hundred streams
+// that wait for each other all the time takes room for thousands of clocks, not for all its million
+// actions.
 class Clocks {
   public:
-    // `left`: by stream, how many actions will begin.
-    constexpr explicit Clocks(Array<std::uint32_t> left)
-        : streams_(left.size()), left_(static_cast<Array<std::uint32_t>&&>(left)), begun_(streams_),
-          last_(streams_, none), known_(streams_), now_(streams_), rows_(streams_, largest()),
-          row_of_(sum(), none) {}
+    // Of actions that go through so many rounds. `length`: by stream; `position`: in the first.
+    constexpr Clocks(Array<std::uint32_t> const& length, std::size_t rounds,
+                     Array<std::uint32_t> const& position)
+        : streams_(length.size()), left_(streams_), place_(streams_), last_(streams_, none),
+          known_(streams_), now_(streams_),
+          rows_(streams_, most_of(position) + (rounds - 1) * most_of(length)),
+          row_of_(rounds * position.size(), none) {
+        for (std::size_t s = 0; s < streams_; ++s) left_[s] = rounds * length[s];
+    }
 
     // What the action knows that begins, the next of its stream: all that the one before was sure
     // of, and that one. May be written until the next begins.
-    constexpr std::uint32_t* begin(std::size_t action, std::size_t stream) {
+    constexpr std::uint32_t* begin(std::size_t action, std::size_t stream, std::uint32_t position) {
         if (row_ != none) rows_.put(row_, now_.data());
         if (free_count_ == 0) make_room();
         row_ = free_[--free_count_];
@@ -86,7 +91,8 @@ class Clocks {
             for (std::uint32_t& count : now_) count = 0;
         else
             rows_.take(row_of_[last_[stream]], now_.data());
-        now_[stream] = begun_[stream]++;
+        now_[stream] = place_[stream];
+        place_[stream] = position_in_[row_] = position;
         --left_[stream];
         last_[stream] = action_in_[row_] = static_cast<std::uint32_t>(action);
         stream_in_[row_] = static_cast<std::uint32_t>(stream);
@@ -98,7 +104,7 @@ class Clocks {
         if (row_of_[action] != none && row_of_[action] != row_)
             rows_.join(row_of_[action], now_.data());
     }
-    // How many actions of a stream one before was sure of, of which not all are.
+    // Up to where on a stream one before was sure, of which not all are.
     constexpr std::uint32_t count(std::size_t action, std::size_t stream) const {
         return rows_.get(row_of_[action], stream);
     }
@@ -108,15 +114,10 @@ class Clocks {
   private:
     static constexpr std::uint32_t none = 0xFFFFFFFF;
 
-    constexpr std::size_t largest() const {
-        std::uint32_t most = 0;
-        for (std::uint32_t const count : left_) most = most < count ? count : most;
+    static constexpr std::size_t most_of(Array<std::uint32_t> const& numbers) {
+        std::size_t most = 0;
+        for (std::uint32_t const number : numbers) most = most < number ? number : most;
         return most;
-    }
-    constexpr std::size_t sum() const {
-        std::size_t actions = 0;
-        for (std::uint32_t const count : left_) actions += count;
-        return actions;
     }
     // Lets go of all that nobody asks for; if these are few, there is room for twice as many.
     constexpr void make_room() {
@@ -124,7 +125,7 @@ class Clocks {
         for (std::uint32_t row = 0; row < room(); ++row) {
             std::uint32_t const action = action_in_[row], stream = stream_in_[row];
             bool const goes_on = action == last_[stream] && left_[stream] > 0;
-            if (action == none || goes_on || rows_.get(row, stream) >= known_[stream]) continue;
+            if (action == none || goes_on || position_in_[row] > known_[stream]) continue;
             row_of_[action] = action_in_[row] = none;
             free_[free_count_++] = row;
         }
@@ -134,19 +135,20 @@ class Clocks {
         rows_.grow(wanted < row_of_.size() ? wanted : row_of_.size());
         enlarge(action_in_, before, room());
         enlarge(stream_in_, before, room());
+        enlarge(position_in_, before, room());
         enlarge(free_, free_count_, room());
         for (std::size_t row = before; row < room(); ++row) {
             action_in_[row] = none;
             free_[free_count_++] = static_cast<std::uint32_t>(row);
         }
     }
-    // Of each stream how many actions all streams are sure of that go on.
+    // Of each stream up to where all streams are sure that go on.
     constexpr void find_known() {
         for (std::uint32_t& count : known_) count = none;
         for (std::size_t s = 0; s < streams_; ++s) {
             if (left_[s] == 0) continue;
             for (std::size_t t = 0; t < streams_; ++t) {
-                std::uint32_t const sure = t == s             ? begun_[s]
+                std::uint32_t const sure = t == s             ? place_[s]
                                            : last_[s] == none ? 0
                                                               : count(last_[s], t);
                 if (known_[t] > sure) known_[t] = sure;
@@ -155,16 +157,16 @@ class Clocks {
     }
 
     std::size_t streams_;
-    Array<std::uint32_t> left_;  // by stream
-    Array<std::uint32_t> begun_; // by stream: how many have
-    Array<std::uint32_t> last_;  // by stream: of these
+    Array<std::size_t> left_;    // by stream: actions that will begin
+    Array<std::uint32_t> place_; // by stream: of the last that has
+    Array<std::uint32_t> last_;  // by stream: that one
     Array<std::uint32_t> known_; // by stream, see find_known()
     Array<std::uint32_t> now_;   // by stream: what begin() has returned
     std::uint32_t row_ = none;   // where that will be
     ClockRows rows_;
-    Array<std::uint32_t> row_of_;                // by action
-    Array<std::uint32_t> action_in_, stream_in_; // by row
-    Array<std::uint32_t> free_;                  // rows
+    Array<std::uint32_t> row_of_;                              // by action
+    Array<std::uint32_t> action_in_, stream_in_, position_in_; // by row
+    Array<std::uint32_t> free_;                                // rows
     std::size_t free_count_ = 0;
 };
 

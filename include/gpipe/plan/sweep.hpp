@@ -44,9 +44,9 @@ class Sweep {
                     Asked before)
         : walk_(walk), operands_(operands), spans_(spans), own_(own), before_(before),
           size_(walk.order.size()), stream_(walk.stream), streams_(number(stream_, walk.streams)),
-          values_(operands.values.size()), rounds_(before ? 2 : 1), length_(lengths(1)),
-          clocks_(lengths(rounds_)), states_(rounds_ * values_), rooms_(spaces_of(spans)),
-          latest_(streams_, none), demanded_(streams_), needs_(streams_) {
+          values_(operands.values.size()), rounds_(before ? 2 : 1), length_(lengths()),
+          clocks_(length_, rounds_, walk.position), states_(rounds_ * values_),
+          rooms_(spaces_of(spans)), latest_(streams_, none), demanded_(streams_), needs_(streams_) {
         for (std::size_t v = values_; v-- > 0 && is_lasting(operands.values[v].holds);)
             states_[v].there = true;
     }
@@ -91,9 +91,9 @@ class Sweep {
         }
         return count;
     }
-    constexpr Array<std::uint32_t> lengths(std::size_t rounds) const {
+    constexpr Array<std::uint32_t> lengths() const {
         Array<std::uint32_t> result(streams_);
-        for (std::uint32_t const s : stream_) result[s] += static_cast<std::uint32_t>(rounds);
+        for (std::uint32_t const s : stream_) ++result[s];
         return result;
     }
 
@@ -119,7 +119,7 @@ class Sweep {
     }
     constexpr void begin(std::uint32_t i) {
         instance_ = i + round_ * size_;
-        now_ = clocks_.begin(instance_, stream_[i]);
+        now_ = clocks_.begin(instance_, stream_[i], position_of(instance_));
     }
     constexpr void join(std::size_t instance) {
         clocks_.join(instance);
