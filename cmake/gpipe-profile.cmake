@@ -36,6 +36,9 @@ function(gpipe_profile target header)
     set(folder ${CMAKE_CURRENT_BINARY_DIR}/${program}.dir)
     configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/profile.cpp.in ${folder}/main.${ending} @ONLY)
     add_executable(${program} EXCLUDE_FROM_ALL ${folder}/main.${ending})
+    # Whatever the folder's targets are asked for: its one source is ours, and compiled.cpp stands alone (gpipe::compiled).
+    set_target_properties(${program} PROPERTIES UNITY_BUILD OFF
+        CXX_CLANG_TIDY "" CXX_CPPCHECK "" CXX_CPPLINT "" CXX_INCLUDE_WHAT_YOU_USE "")
     target_include_directories(${program} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}
         $<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>)
     target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
