@@ -1,17 +1,19 @@
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
-include(${CMAKE_CURRENT_LIST_DIR}/gpipe-targets.cmake)
-target_sources(gpipe::compiled INTERFACE ${CMAKE_CURRENT_LIST_DIR}/compiled.cpp)
-set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/compiled.cpp
-    DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_SOURCE_DIR}
-    PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
-get_target_property(links gpipe::gpipe INTERFACE_LINK_LIBRARIES)
-if("CUDA::nvtx3" IN_LIST links)
-    find_dependency(CUDAToolkit)
+if(NOT TARGET gpipe) # else another part of the project embeds it, and that one is found
+    include(${CMAKE_CURRENT_LIST_DIR}/gpipe-targets.cmake)
+    target_sources(gpipe::compiled INTERFACE ${CMAKE_CURRENT_LIST_DIR}/compiled.cpp)
+    set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/compiled.cpp
+        DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_SOURCE_DIR}
+        PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+    get_target_property(links gpipe::gpipe INTERFACE_LINK_LIBRARIES)
+    if("CUDA::nvtx3" IN_LIST links)
+        find_dependency(CUDAToolkit)
+    endif()
+    include(${CMAKE_CURRENT_LIST_DIR}/gpipe-options.cmake)
+    gpipe_options(gpipe::gpipe)
+    include(${CMAKE_CURRENT_LIST_DIR}/gpipe-profile.cmake)
 endif()
-include(${CMAKE_CURRENT_LIST_DIR}/gpipe-options.cmake)
-gpipe_options(gpipe::gpipe)
-include(${CMAKE_CURRENT_LIST_DIR}/gpipe-profile.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/gpipe-state.cmake)
 foreach(component mpi sockets nccl)
     if("${component}" IN_LIST gpipe_FIND_COMPONENTS)

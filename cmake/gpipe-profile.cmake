@@ -1,5 +1,5 @@
 # gpipe_profile(TARGET HEADER INCLUDE FILE NET EXPRESSION SAMPLES n [ROUNDS n] [CUDA]): before TARGET is built, a
-# program that is compiled as it is (set its standard before) times every layer of EXPRESSION, a Pipeline that
+# program that is compiled and linked as it is (set its standard before) times every layer of EXPRESSION, a Pipeline that
 # FILE declares, for micro-batches of n samples; what it finds is TARGET's HEADER, a constant gpipe::ProfileView
 # of the header's name: for gpipe::balance::ByTime. FILE is not to include HEADER. CUDA: on a GPU, which whoever
 # builds must have. In this tree and in an installed one.
@@ -36,10 +36,14 @@ function(gpipe_profile target header)
     set(folder ${CMAKE_CURRENT_BINARY_DIR}/${program}.dir)
     configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/profile.cpp.in ${folder}/main.${ending} @ONLY)
     add_executable(${program} EXCLUDE_FROM_ALL ${folder}/main.${ending})
+    # Whatever the folder's targets are asked for: its one source is ours, and compiled.cpp stands alone (gpipe::compiled).
+    set_target_properties(${program} PROPERTIES UNITY_BUILD OFF
+        CXX_CLANG_TIDY "" CXX_CPPCHECK "" CXX_CPPLINT "" CXX_INCLUDE_WHAT_YOU_USE "")
     target_include_directories(${program} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}
         $<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>)
     target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_DEFINITIONS>)
-    target_compile_options(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_OPTIONS>)
+    # What it warns of is said where TARGET is compiled, which knows which of its folders are those of others (SYSTEM).
+    target_compile_options(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_OPTIONS> -w)
     target_compile_features(${program} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_FEATURES>)
     foreach(language CXX CUDA)
         foreach(property STANDARD STANDARD_REQUIRED EXTENSIONS)
@@ -50,6 +54,8 @@ function(gpipe_profile target header)
         endforeach()
     endforeach()
     target_link_libraries(${program} PRIVATE gpipe::gpipe $<TARGET_PROPERTY:${target},LINK_LIBRARIES>)
+    target_link_options(${program} PRIVATE $<TARGET_PROPERTY:${target},LINK_OPTIONS>)
+    target_link_directories(${program} PRIVATE $<TARGET_PROPERTY:${target},LINK_DIRECTORIES>)
     set(output ${folder}/include/${header})
     cmake_path(GET output PARENT_PATH parent)
     file(MAKE_DIRECTORY ${parent})

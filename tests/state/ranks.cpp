@@ -572,6 +572,42 @@ TEST_CASE("through a link all files come to stand beside what it stands for, and
     }
 }
 
+TEST_CASE("a state has any name that its files beside can have: those are told by line, as UTF-8") {
+    for (Way const& way : {Way{1, false, {}, 2}, Way{1, false, {1, 1}}, Way{2, true, {}, 2}}) {
+        INFO(way.words());
+        bool const is_alone = way.devices.empty() && !way.shards;
+        for (std::string const name : {" ", "a b", "\"\\", "\u00fc@1", ".5-0-1-of-2", "-"}) {
+            Folder const folder;
+            auto const train = make(way);
+            train->save(folder / name);
+            CHECK(make(way)->load(folder / name, {}).steps == 0);
+        }
+        for (std::string const name : {"a\nb", "a\xff"}) {
+            Folder const folder;
+            auto const train = make(way);
+            auto const says = [&](auto f) {
+                try {
+                    f();
+                } catch (StateError const& error) {
+                    return std::string(error.what());
+                }
+                return std::string();
+            };
+            std::string const words =
+                is_alone         ? ""
+                : name == "a\nb" ? "gpipe: " + (folder / name) +
+                                       ": the name of a state that has files beside it is to be "
+                                       "one line"
+                                 : "gpipe: cannot save this state: a name or the metadata are not "
+                                   "UTF-8 text";
+            CHECK(says([&] { train->save(folder / name); }) == words);
+            CHECK(says([&] { train->start_save(folder / name); }) == words);
+            CHECK(says([&] { train->save(folder / name); }) == words);
+            CHECK(files_in(folder) == is_alone);
+        }
+    }
+}
+
 TEST_CASE("where one rank cannot save, none has, and the old state is there") {
     Folder const folder;
     std::string const path = folder / "state";

@@ -127,6 +127,9 @@ template <class T> class Array {
     }
     // Not inline what allocates: a hundred functions that plan would hold it, and no step does it.
     [[gnu::noinline]] static constexpr T* build(std::size_t size) {
+        // Else g++ warns of the sizes for which new throws where it optimises a whole program.
+        if (size >= std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T))
+            throw std::bad_array_new_length();
         return size ? new T[size]() : nullptr;
     }
     [[gnu::noinline]] static constexpr T* build(std::size_t size, T const* first,

@@ -6,6 +6,11 @@
 #error gpipe needs C++20: compile with -std=c++20 (or later; nvcc, too, has to be told)
 #include <gpipe_needs_-std=c++20>
 #endif
+// Likewise without exceptions, by which all is said that goes wrong.
+#ifndef __cpp_exceptions
+#error gpipe needs exceptions: compile without -fno-exceptions
+#include <gpipe_needs_-fexceptions>
+#endif
 
 /// The version of the library. What may change between versions is in CONTRIBUTING.md.
 ///@{

@@ -236,10 +236,11 @@ std::shared_ptr<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Devi
 ///
 /// With several ranks, or sharded replicas, all call it, with the same path in a folder that all
 /// see: each writes what it alone has into a file beside it, PATH.STEP-SAVE-RANK-of-RANKS, and then
-/// the first, in the file PATH, its own and the names of theirs. By that one rename() the new state
-/// is there; then the files of older ones go. The metadata are those of the first. So PATH alone is
-/// not the state, and a copy of it is worth nothing: save() once more, or copy all. If that fails
-/// on one rank, all throw, with its words, and the parts of that try go.
+/// the first, in the file PATH, its own and the names of theirs, each a line of UTF-8: other names
+/// are refused. By that one rename() the new state is there; then the files of older ones go. The
+/// metadata are those of the first. So PATH alone is not the state, and a copy of it is worth
+/// nothing: save() once more, or copy all. If that fails on one rank, all throw, with its words,
+/// and the parts of that try go.
 template <class Net, class... Policies>
 void save(Training<Net, Policies...>& train, std::string const& path,
           StateMetadata const& metadata = {}) {

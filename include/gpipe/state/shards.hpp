@@ -73,6 +73,9 @@ class Shards {
             if (savers[r]) names_.insert(name + suffix(r));
         if (first_too && !names_.empty() && savers[0]) names_.insert(name + suffix(0));
         beside_ = names_.count(name + suffix(self_)) > 0;
+        if (!names_.empty() && name.find('\n') != std::string::npos) // where names stand in lines
+            throw StateError("gpipe: " + path_ +
+                             ": the name of a state that has files beside it is to be one line");
     }
 
     // Of the state, which the first rank writes last.

@@ -12,6 +12,7 @@
 #include <gpipe/transport/rendezvous_star.hpp>
 #include <gpipe/transport/socket_address.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -124,8 +125,10 @@ class Rendezvous {
         join(find, "", end);
     }
     void join_by_file(double end) {
-        // One from before this began may be of a rank 0 that began before, too: it waits as long.
-        auto const oldest = std::time(nullptr) - static_cast<std::time_t>(options_.deadline) - 1;
+        // One from before this began may be of a rank 0 that began before, too: it waits as long,
+        // and where that is for ever thirty years are enough.
+        double const age = std::min(options_.deadline, 1e9);
+        auto const oldest = std::time(nullptr) - static_cast<std::time_t>(age) - 1;
         auto const find = [&](detail::RendezvousGuest::Place& found) {
             detail::RendezvousRecord record;
             if (!detail::RendezvousFile::read(options_.file, oldest, record)) return false;

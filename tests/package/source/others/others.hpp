@@ -1,0 +1,4 @@
+#pragma once
+
+// Of others, who may warn.
+static int nobody_calls() { return 0; }
