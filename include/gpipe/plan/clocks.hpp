@@ -17,6 +17,18 @@ class ClockRows {
     template <class Rows> constexpr auto* in(Rows& rows, std::size_t row) const {
         return rows[row / block].data() + row % block * length_;
     }
+    template <class T>
+    constexpr void grow(Array<Array<T>>& rows, std::size_t before, std::size_t now) {
+        enlarge(rows, before, now);
+        for (std::size_t b = before; b < now; ++b) rows[b] = Array<T>(block * length_);
+    }
+    template <class From, class To> constexpr void copy(From const* from, To* to) const {
+        for (std::size_t n = 0; n < length_; ++n) to[n] = static_cast<To>(from[n]);
+    }
+    template <class From> constexpr void join(From const* from, std::uint32_t* to) const {
+        for (std::size_t n = 0; n < length_; ++n)
+            if (to[n] < from[n]) to[n] = from[n];
+    }
 
   public:
     constexpr ClockRows(std::size_t length, std::size_t largest)
@@ -44,19 +56,6 @@ class ClockRows {
     }
 
   private:
-    template <class T>
-    constexpr void grow(Array<Array<T>>& rows, std::size_t before, std::size_t now) {
-        enlarge(rows, before, now);
-        for (std::size_t b = before; b < now; ++b) rows[b] = Array<T>(block * length_);
-    }
-    template <class From, class To> constexpr void copy(From const* from, To* to) const {
-        for (std::size_t n = 0; n < length_; ++n) to[n] = static_cast<To>(from[n]);
-    }
-    template <class From> constexpr void join(From const* from, std::uint32_t* to) const {
-        for (std::size_t n = 0; n < length_; ++n)
-            if (to[n] < from[n]) to[n] = from[n];
-    }
-
     std::size_t length_;
     bool short_;
     std::size_t size_ = 0;

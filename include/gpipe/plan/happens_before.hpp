@@ -14,32 +14,8 @@ namespace gpipe {
 /// What each action can be sure of when it starts (vector clocks; Fidge, Mattern 1988): how many
 /// actions of every stream have run, whatever the timing, where nobody waits but for what he reads.
 class HappensBefore {
-  public:
-    /// Of a table with such operands.
-    constexpr HappensBefore(Walk const& walk, Operands const& operands)
-        : streams_(walk.streams), stream_(walk.stream), position_(walk.position) {
-        std::uint32_t longest = 0;
-        for (std::uint32_t const place : position_) longest = longest < place ? place : longest;
-        // A long table of many streams takes more room than all else that plans.
-        if (longest <= 0xFFFF && !std::is_constant_evaluated())
-            fill(short_, walk.order, operands);
-        else
-            fill(long_, walk.order, operands);
-    }
-
-    /// Whether action `a` has run before action `b` starts, in every execution.
-    constexpr bool operator()(std::size_t a, std::size_t b) const {
-        return count(stream_[a], b) >= position_[a];
-    }
-
-    /// How many actions of a stream have run before this one starts, in every execution.
-    constexpr std::uint32_t count(std::size_t stream, std::size_t action) const {
-        std::size_t const at = action * streams_ + stream;
-        return short_.empty() ? long_[at] : short_[at];
-    }
-
-  private:
     static constexpr std::uint32_t nobody = 0xFFFFFFFF;
+    // In front of its use, for clang's constant evaluation.
     template <class Count>
     constexpr void fill(Array<Count>& all, Array<std::uint32_t> const& order,
                         Operands const& operands) {
@@ -72,6 +48,31 @@ class HappensBefore {
         }
     }
 
+  public:
+    /// Of a table with such operands.
+    constexpr HappensBefore(Walk const& walk, Operands const& operands)
+        : streams_(walk.streams), stream_(walk.stream), position_(walk.position) {
+        std::uint32_t longest = 0;
+        for (std::uint32_t const place : position_) longest = longest < place ? place : longest;
+        // A long table of many streams takes more room than all else that plans.
+        if (longest <= 0xFFFF && !std::is_constant_evaluated())
+            fill(short_, walk.order, operands);
+        else
+            fill(long_, walk.order, operands);
+    }
+
+    /// Whether action `a` has run before action `b` starts, in every execution.
+    constexpr bool operator()(std::size_t a, std::size_t b) const {
+        return count(stream_[a], b) >= position_[a];
+    }
+
+    /// How many actions of a stream have run before this one starts, in every execution.
+    constexpr std::uint32_t count(std::size_t stream, std::size_t action) const {
+        std::size_t const at = action * streams_ + stream;
+        return short_.empty() ? long_[at] : short_[at];
+    }
+
+  private:
     std::size_t streams_ = 0;
     Array<std::uint16_t> short_; // by action and stream; or else
     Array<std::uint32_t> long_;
