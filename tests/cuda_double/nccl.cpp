@@ -993,6 +993,63 @@ TEST_CASE(
     MESSAGE(failed << " failed calls");
 }
 
+TEST_CASE("what ranks save over NCCL one process on the host loads, and the reverse, and what they "
+          "train behind is the same, in every bit") {
+    using Host = toy::Train<Real, gpipe::device::Host>;
+    std::vector<std::size_t> const before{8, 5, 8}, behind{8, 8, 5, 8, 1, 8};
+    auto const host_steps = [](Host& host, std::vector<std::size_t> const& sizes) {
+        std::vector<double> losses;
+        for (std::size_t const size : sizes) {
+            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+            if (size % 2 == 1) host.accumulate(data.inputs, data.targets);
+            losses.push_back(host.step(data.inputs, data.targets).loss);
+        }
+        return losses;
+    };
+    for (std::size_t const cells : {2, 3})
+        for (std::size_t const graphs : {0, 2}) {
+            CAPTURE(cells);
+            CAPTURE(graphs);
+            toy::Folder const folder;
+            toy::Watch watch;
+            auto of_ranks = options(3);
+            of_ranks.schedule = gpipe::schedule::OneForwardOneBackward{};
+            of_ranks.device.device.graphs = graphs;
+            auto of_host = on_host<Host>(of_ranks.schedule, 3);
+            of_host.clip_norm = of_ranks.clip_norm;
+            of_host.seed = 9; // what it begins with is not what it loads
+            Host host(toy::make_net<Real>(watch), {}, Adam{1e-2f}, of_host);
+            {
+                cuda_double::Session const doubles(session(cells, cells + graphs));
+                {
+                    Crew crew(cells, watch, of_ranks);
+                    crew.rethrow();
+                    static_cast<void>(crew.steps(before, false));
+                    crew.each([&](std::size_t r) { gpipe::save(crew[r], folder / "ranks"); });
+                    crew.rethrow();
+                    CHECK(gpipe::load(host, folder / "ranks").steps == before.size());
+                    CHECK((host_steps(host, behind) == crew.steps(behind, true)));
+                    CHECK(differs(crew, host, true) == "");
+                }
+                CHECK(cuda_double::complaints() == "");
+            }
+            gpipe::save(host, folder / "host");
+            of_ranks.seed = 9;
+            std::size_t const others = 5 - cells;
+            cuda_double::Session const doubles(session(others, cells + graphs));
+            {
+                Crew crew(others, watch, of_ranks);
+                crew.rethrow();
+                static_cast<void>(crew.steps({8}, false)); // of which nothing is left
+                crew.each([&](std::size_t r) { gpipe::load(crew[r], folder / "host"); });
+                crew.rethrow();
+                CHECK((crew.steps(behind, true) == host_steps(host, behind)));
+                CHECK(differs(crew, host, true) == "");
+            }
+            CHECK(cuda_double::complaints() == "");
+        }
+}
+
 TEST_CASE("a rank that never comes is waited for no longer than the deadline") {
     cuda_double::Session const doubles(session(2, 0));
     for (bool const debug : {false, true}) {
