@@ -800,7 +800,7 @@ TEST_CASE("P1 a message that is left out, or comes behind the next one of its ra
                         noticed += swaps && told;
                     }
         }
-    CHECK(dropped > 0);
+    CHECK((dropped > 0 || toy::sanitized)); // there may be only one, and that be late
     CHECK((alike > 0 || toy::sanitized));
     MESSAGE(dropped << " left out, " << swapped << " swapped, " << alike << " of them of one way, "
                     << noticed << " noticed");
