@@ -1,6 +1,7 @@
 // The yardstick of the planner: bytes, needs and waits, what the waits cost a step, and what it
 // takes to plan, for every schedule over the network of train_gpt. Between ranks what costs is the
-// order of messages, too: the row of `sent` links says how much.
+// order of messages, too: the row of `sent` links says how much; and each of them plans alone.
+#include "support/alone.hpp"
 #include "support/counting_allocator.hpp"
 #include "support/list.hpp"
 #include "support/plan_numbers.hpp"
@@ -175,12 +176,35 @@ void measure_large(PlanCase const& of, std::size_t rounds, bool json, Summary& s
     std::fflush(stdout);
 }
 
+// One rank alone, of 1F1B over layers that do nothing.
+void measure_alone(std::size_t ranks, std::size_t rounds, bool json, Summary& summary) {
+    std::vector<double> seconds;
+    std::size_t bytes = 0, own = 0;
+    for (std::size_t round = 0; round < rounds; ++round) {
+        MadeAlone const made(ranks);
+        seconds.push_back(made.seconds);
+        bytes = made.bytes, own = made.own;
+    }
+    double const mib = 1 << 20;
+    std::string const of = ", one rank of " + std::to_string(ranks);
+    summary.add("seconds of construction" + of, median(seconds));
+    summary.add("MiB allocated" + of, double(bytes) / mib);
+    Record row("plan");
+    row.add("K", ranks).add("M", ranks).add("L", MadeAlone::layers);
+    row.add("construction_s", median(seconds)).add("construction_bytes", bytes);
+    row.add("bytes", own);
+    if (json) return row.print();
+    std::printf("%4zu %8.4f %8.3f %8.3f\n", ranks, median(seconds), double(bytes) / mib,
+                double(own) / mib);
+    std::fflush(stdout);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
     std::string schedules, cells, micro_batches, checkpointing, links;
     std::size_t samples = 0, rounds = 5;
-    bool large = false, json = false;
+    bool large = false, alone = false, json = false;
     support::Options options(
         "plan",
         "What the planner makes of train_gpt's network: bytes, needs and waits per action,\n"
@@ -190,7 +214,8 @@ int main(int argc, char** argv) {
         "and\n"
         "ZeroBubbleV over 128 layers, K = 2, M = 1000,4000,40000, always, shared links and N = M, "
         "and\n"
-        "K = 64, M = 4096, shared and copied links.");
+        "K = 64, M = 4096, shared and copied links; with --alone 1F1B over 128 layers that do\n"
+        "nothing, K = 4,16,64 and N = M = K.");
     options.text("schedule", "NAME,...", "schedules, or all that there are", schedules);
     options.text("cells", "K,...", "numbers of devices", cells);
     options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
@@ -199,11 +224,27 @@ int main(int argc, char** argv) {
     options.number("samples", "N, samples in a mini-batch; 0: see above", samples, 0, 100'000);
     options.number("rounds", "plans of each row, whose median time counts", rounds, 1, 1000);
     options.flag("large", "time planning alone, with many micro-batches", large);
+    options.flag("alone", "make the one rank in the middle of K, with a device each", alone);
     options.flag("json", "one JSON object per line", json);
     if (auto const status = options.parse(argc, argv)) return *status;
     auto const unless_said = [&](std::string& text, char const* usual, char const* if_large) {
         if (text.empty()) text = large ? if_large : usual;
     };
+    if (alone && (samples > 0 || large || schedules + micro_batches + checkpointing + links != ""))
+        return options.refuse("--alone goes with --cells, --rounds and --json, and with no other");
+    if (alone) {
+        Summary summary("plan", json);
+        std::vector<std::size_t> ranks;
+        try {
+            ranks = numbers("--cells", cells.empty() ? "4,16,64" : cells, {}, MadeAlone::layers);
+        } catch (std::exception const& error) {
+            return options.refuse(error.what());
+        }
+        if (!json) std::printf("   K  seconds MiB at most, of these its device's\n");
+        for (std::size_t const k : ranks) measure_alone(k, rounds, json, summary);
+        summary.print();
+        return 0;
+    }
     bool const usual = cells.empty() && micro_batches.empty() && links.empty();
     std::size_t const layers = large ? Long::size : Net::size;
     unless_said(schedules, "all", "OneForwardOneBackward,GPipe,ZeroBubbleV");

@@ -167,36 +167,40 @@ typename Part<Net>::Train::Options four(std::size_t threads) {
 
 } // namespace
 
-TEST_CASE("P1 processes that update at once train as the plain loop, in every bit, with two steps "
-          "under way") {
+TEST_CASE("P1 processes that update at once train as the plain loop, in every bit, under every "
+          "schedule and checkpointing, with two steps under way") {
     using Train =
         gpipe::Training<Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                         gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
                         gpipe::checkpoint::Dynamic, gpipe::update::Immediate, Rank>;
     toy::Watch watch;
     std::size_t const sizes[] = {13, 7, 13, 1, 13};
-    toy::Reference<Net, Loss, Adam> plain(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, 7, 8,
-                                          Backward::ascending);
-    std::vector<double> losses;
-    for (std::size_t const size : sizes) {
-        toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
-        losses.push_back(plain.step(data.inputs, data.targets));
+    using Plain = toy::Reference<Net, Loss, Adam>;
+    std::vector<std::unique_ptr<Plain>> plain;
+    std::vector<double> losses[2];
+    for (Backward const order : {Backward::descending, Backward::ascending}) {
+        plain.push_back(
+            std::make_unique<Plain>(toy::make_net<Real>(watch), Loss{}, Adam{1e-2f}, 7, 8, order));
+        for (std::size_t const size : sizes) {
+            toy::Data<Real> const data(size, static_cast<std::uint32_t>(size));
+            losses[plain.size() - 1].push_back(plain.back()->step(data.inputs, data.targets));
+        }
     }
-    std::size_t point = 0;
-    for (gpipe::schedule::Dynamic const& schedule :
-         {gpipe::schedule::Dynamic(gpipe::schedule::OneForwardOneBackward{}),
-          gpipe::schedule::Dynamic(gpipe::schedule::ZeroBubbleH2{}),
-          gpipe::schedule::Dynamic(gpipe::schedule::ZeroBubbleV{})})
-        for (std::size_t k : {std::size_t{4}, world().ranks()}) {
+    std::size_t point = 0, trained = 0;
+    toy::each_of_catalogue(4, Net::size, 8, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        if (k < world().ranks()) return;
+        for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
+            if (point++ % toy::one_of(97) != 0) continue;
             Train::Options o;
             o.samples = 13;
             o.seed = 7;
             o.cells = k;
             o.micro_batches = 8;
             o.schedule = schedule;
-            o.device.device.threads = 1 + ++point % 3;
+            o.checkpointing = checkpointing.policy;
+            o.device.device.threads = 1 + point % 3;
             o.device.devices = devices_of(world().rank(), k, point);
-            INFO(schedule.name(), ", K = ", k);
+            INFO(schedule.name(), ", K = ", k, ", ", checkpointing.name);
             Part<Net, Train> part(toy::make_net<Real>(watch), point, o);
             std::vector<double> found;
             std::vector<Train::Pending> before;
@@ -208,9 +212,14 @@ TEST_CASE("P1 processes that update at once train as the plain loop, in every bi
                 before.erase(before.begin());
             }
             found.push_back(before[0].result().loss);
-            CHECK(found == losses);
-            CHECK(part.differs(plain) == "");
+            std::size_t const order = schedule.name() == "GPipe" ? 0 : 1;
+            CHECK(found == losses[order]);
+            CHECK(part.differs(*plain[order]) == "");
+            ++trained;
         }
+    });
+    MESSAGE(trained << " trainings on " << world().ranks() << " ranks");
+    CHECK(trained > (toy::sanitized ? 0 : 2));
 }
 
 TEST_CASE("P6 O6 what throws in a process is told in all, changes nothing, and training goes on") {
@@ -260,78 +269,88 @@ void train_replicas(std::size_t replicas, Make make, Change change) {
     using Train =
         gpipe::Training<Chain, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
                         gpipe::Loss<Loss>, gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
-                        gpipe::Replicas<gpipe::dynamic, Shard>, Update, gpipe::transport::Mpi>;
+                        gpipe::checkpoint::Dynamic, gpipe::Replicas<gpipe::dynamic, Shard>, Update,
+                        gpipe::transport::Mpi>;
     std::size_t const own = world().ranks() / replicas;
-    std::size_t point = 0;
+    std::size_t point = 0, trained = 0;
     toy::each_of_catalogue(
         4, Chain::size, 4, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
-            if (k < own || point++ % 4 != 0) return;
-            MpiRanks ranks(way(point));
-            typename Train::Options o;
-            o.samples = 7;
-            o.seed = 7;
-            o.cells = k;
-            o.micro_batches = 4;
-            o.replicas = replicas;
-            o.schedule = schedule;
-            o.clip_norm = point % 2 && !Update::immediate ? 0.5 : 0;
-            o.device.transport = &ranks;
-            o.device.devices = world().rank() % own == 0 ? k - own + 1 : 1;
-            o.device.device.threads = 1 + point % 2;
-            INFO(replicas, " replicas, ", schedule.name(), ", K = ", k);
-            Train train(make(), Loss{}, Adam{1e-2f}, o);
-            // The same in one process.
-            using Local = gpipe::Training<Chain, gpipe::Cells<gpipe::dynamic>,
-                                          gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Loss>,
-                                          gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
-                                          gpipe::Replicas<gpipe::dynamic>>;
-            typename Local::Options whole;
-            whole.samples = o.samples;
-            whole.seed = o.seed;
-            whole.cells = k;
-            whole.micro_batches = 4;
-            whole.replicas = replicas;
-            whole.schedule = schedule;
-            whole.clip_norm = o.clip_norm;
-            Local local(make(), Loss{}, Adam{1e-2f}, whole);
-            std::vector<typename Train::Pending> before;
-            std::vector<double> losses;
-            auto const end_one = [&] {
-                auto const found = before.front().result();
-                CHECK(found.loss == losses.front());
-                before.erase(before.begin());
-                losses.erase(losses.begin());
-            };
-            for (std::size_t const size :
-                 {7 * replicas, replicas + 1, std::size_t{1}, 7 * replicas}) {
-                Data const data(size, static_cast<std::uint32_t>(size));
-                change(train, size);
-                change(local, size);
-                auto const expected = local.step(data.batch(), data.targets);
-                before.push_back(train.start(data.batch(), data.targets));
-                losses.push_back(expected.loss);
-                if (Update::immediate) {
-                    if (before.size() > 1) end_one();
-                    continue;
+            if (k < own) return;
+            for (toy::NamedCheckpointing const& checkpointing : toy::every_checkpointing()) {
+                if (point++ % toy::one_of(89) != 0) continue;
+                MpiRanks ranks(way(point));
+                typename Train::Options o;
+                o.samples = 7;
+                o.seed = 7;
+                o.cells = k;
+                o.micro_batches = 4;
+                o.replicas = replicas;
+                o.schedule = schedule;
+                o.checkpointing = checkpointing.policy;
+                o.clip_norm = point % 2 && !Update::immediate ? 0.5 : 0;
+                o.device.transport = &ranks;
+                o.device.devices = world().rank() % own == 0 ? k - own + 1 : 1;
+                o.device.device.threads = 1 + point % 2;
+                INFO(replicas, " replicas, ", schedule.name(), ", K = ", k, ", ",
+                     checkpointing.name);
+                Train train(make(), Loss{}, Adam{1e-2f}, o);
+                // The same in one process.
+                using Local =
+                    gpipe::Training<Chain, gpipe::Cells<gpipe::dynamic>,
+                                    gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Loss>,
+                                    gpipe::Optimizer<Adam>, gpipe::schedule::Dynamic,
+                                    gpipe::Replicas<gpipe::dynamic>>;
+                typename Local::Options whole;
+                whole.samples = o.samples;
+                whole.seed = o.seed;
+                whole.cells = k;
+                whole.micro_batches = 4;
+                whole.replicas = replicas;
+                whole.schedule = schedule;
+                whole.clip_norm = o.clip_norm;
+                Local local(make(), Loss{}, Adam{1e-2f}, whole);
+                std::vector<typename Train::Pending> before;
+                std::vector<double> losses;
+                auto const end_one = [&] {
+                    auto const found = before.front().result();
+                    CHECK(found.loss == losses.front());
+                    before.erase(before.begin());
+                    losses.erase(losses.begin());
+                };
+                for (std::size_t const size :
+                     {7 * replicas, replicas + 1, std::size_t{1}, 7 * replicas}) {
+                    Data const data(size, static_cast<std::uint32_t>(size));
+                    change(train, size);
+                    change(local, size);
+                    auto const expected = local.step(data.batch(), data.targets);
+                    before.push_back(train.start(data.batch(), data.targets));
+                    losses.push_back(expected.loss);
+                    if (Update::immediate) {
+                        if (before.size() > 1) end_one();
+                        continue;
+                    }
+                    CHECK(before.front().result().gradient_norm == expected.gradient_norm);
+                    end_one();
+                    CHECK(train.evaluate(data.batch(), data.targets).loss ==
+                          local.evaluate(data.batch(), data.targets).loss);
                 }
-                CHECK(before.front().result().gradient_norm == expected.gradient_norm);
-                end_one();
-                CHECK(train.evaluate(data.batch(), data.targets).loss ==
-                      local.evaluate(data.batch(), data.targets).loss);
+                while (!before.empty()) end_one();
+                for (std::size_t layer = 0; layer < Chain::size; ++layer)
+                    for (std::size_t t = 0; t < train.tensors(layer); ++t) {
+                        std::size_t cell = 0;
+                        while (train.plan().first[cell + 1] <= layer) ++cell;
+                        if (train.arena(train.programs().device_of(cell)).empty())
+                            continue; // elsewhere
+                        auto const ours = train.template parameter<Real>(layer, t);
+                        auto const theirs = local.template parameter<Real>(layer, t);
+                        CHECK(std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end()));
+                    }
+                ++trained;
             }
-            while (!before.empty()) end_one();
-            for (std::size_t layer = 0; layer < Chain::size; ++layer)
-                for (std::size_t t = 0; t < train.tensors(layer); ++t) {
-                    std::size_t cell = 0;
-                    while (train.plan().first[cell + 1] <= layer) ++cell;
-                    if (train.arena(train.programs().device_of(cell)).empty())
-                        continue; // elsewhere
-                    auto const ours = train.template parameter<Real>(layer, t);
-                    auto const theirs = local.template parameter<Real>(layer, t);
-                    CHECK(std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end()));
-                }
         });
-    CHECK(point > 0);
+    CHECK(trained > 0);
+    MESSAGE(trained << " trainings of " << replicas << " replicas on " << world().ranks()
+                    << " ranks");
 }
 
 } // namespace

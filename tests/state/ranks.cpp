@@ -21,6 +21,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -64,12 +65,25 @@ struct Way {
     bool frozen = false; // the tie is
     std::uint64_t seed = 5;
     bool snapshot = true;
+    std::size_t schedule = 0; // of those below
 
     std::string words() const {
         return std::to_string(replicas) + (shards ? " replicas, sharded, " : " replicas, ") +
-               std::to_string(devices.size()) + " ranks each";
+               std::to_string(devices.size()) + " ranks each, schedule " + std::to_string(schedule);
     }
 };
+
+// Those of one order of backwards that so many devices can have, in turns.
+gpipe::schedule::Dynamic schedule_of(std::size_t number, std::size_t k, std::size_t micro_batches) {
+    std::vector<gpipe::schedule::Dynamic> fitting;
+    for (gpipe::schedule::Dynamic const& schedule : std::initializer_list<gpipe::schedule::Dynamic>{
+             gpipe::schedule::GPipeAscending{}, gpipe::schedule::OneForwardOneBackward{},
+             gpipe::schedule::Interleaved1F1B<2>{}, gpipe::schedule::ZeroBubbleV{}})
+        if (k * schedule.cells_per_device() <= Nets::size &&
+            micro_batches >= schedule.least_micro_batches(k))
+            fitting.push_back(schedule);
+    return fitting[number % fitting.size()];
+}
 
 template <class T> typename T::Options options(Way const& way, std::size_t k) {
     typename T::Options o;
@@ -79,7 +93,7 @@ template <class T> typename T::Options options(Way const& way, std::size_t k) {
     o.micro_batches = 4;
     o.replicas = way.replicas;
     if (way.frozen) o.frozen_parameters = {{0, 0}, {3, 0}};
-    o.schedule = gpipe::schedule::GPipeAscending{};
+    o.schedule = schedule_of(way.schedule, k, o.micro_batches);
     o.snapshot = way.snapshot;
     return o;
 }
@@ -195,8 +209,8 @@ toy::Data<float> data_of(std::size_t step) {
 
 } // namespace
 
-TEST_CASE("what any ranks and replicas have saved any others load, and go on as those do, in every "
-          "bit where they have as many replicas") {
+TEST_CASE("what any ranks and replicas have saved under any schedule any others load, and go on as "
+          "those do, in every bit where they have as many replicas and their backwards one order") {
     std::vector<double> expected[2][4]; // by what is frozen, and replicas: of the steps behind
     std::size_t loaded = 0, point = 0;
     std::vector<Way> all = ways;
@@ -204,7 +218,9 @@ TEST_CASE("what any ranks and replicas have saved any others load, and go on as 
         all.push_back(way);
         all.back().frozen = true;
     }
-    for (Way const& from : all) {
+    std::size_t turn = 0;
+    for (Way from : all) {
+        from.schedule = turn++;
         INFO("saved by ", from.words());
         Folder const folder;
         auto const saves = make(from);
@@ -223,6 +239,7 @@ TEST_CASE("what any ranks and replicas have saved any others load, and go on as 
         for (Way to : all) {
             if (to.frozen != from.frozen || toy::left_out(point, 5)) continue;
             to.seed = 9; // what it begins with is not what it loads
+            to.schedule = turn++;
             INFO("loaded by ", to.words());
             auto const loads = make(to);
             gpipe::SavedState const state = loads->load(folder / "state", {});

@@ -3,6 +3,17 @@
 // Training, "between" two steps, or at so many calls of its layers in steps. Adds to the file when
 // that is, and when and with which words this process has left (what is printed a launcher that
 // ends the others may drop); status 0 if it has trained to the end.
+#include <gpipe/core/version.hpp>
+
+#include <cstdint>
+
+namespace {
+// Of the library that this process was compiled with, as it were.
+std::uint32_t version = GPIPE_VERSION;
+} // namespace
+#undef GPIPE_VERSION
+#define GPIPE_VERSION ::version
+
 #include "layers.hpp"
 #include "losses.hpp"
 
@@ -27,6 +38,7 @@ namespace {
 
 std::string way, moment; // of the victim; else empty
 std::size_t calls = 0;   // of layers in steps
+std::size_t const processes = 3;
 
 std::FILE* file = nullptr;
 
@@ -82,11 +94,14 @@ template <class T> void train(gpipe::MpiRanks& ranks) {
     typename T::Options o;
     o.samples = way == "refused" ? 0 : 8;
     o.debug = way == "plan"; // there is room behind what it has
-    o.cells = ranks.ranks() + (way == "world");
+    o.cells = processes + (way == "world");
     o.seed = way == "seed" ? 1 : 0;
     o.device.transport = &ranks;
     at("made");
-    if (way == "refused" || way == "begin") say("FAULT");
+    version += way == "version";
+    for (char const* const differs :
+         {"refused", "begin", "world", "type", "policy", "plan", "seed", "version"})
+        if (way == differs) say("FAULT");
     T train{{}, {}, {}, o};
     std::vector<float> const x(8 * 4, 1), target(8 * 4);
     for (int step = 0; step < 3; ++step) {
@@ -127,6 +142,25 @@ void exchange(gpipe::MpiRanks& ranks, std::uint32_t victim, std::string const& w
     (void)ranks.gather(0);
 }
 
+// Whether this is the victim, which is then a rank among none but itself.
+bool is_alone(std::uint32_t victim, gpipe::MpiRanks::Options& o) {
+    int threads = 0, rank = 0;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &threads);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (static_cast<std::uint32_t>(rank) != victim) return false;
+    say("FAULT");
+    o.communicator = MPI_COMM_SELF;
+    return true;
+}
+gpipe::MpiRanks join(gpipe::MpiRanks::Options const& o) {
+    try {
+        return gpipe::MpiRanks(o);
+    } catch (std::exception const& error) {
+        say("LEFT", error.what());
+        throw;
+    }
+}
+
 } // namespace
 
 int main(int, char** arguments) {
@@ -137,8 +171,9 @@ int main(int, char** arguments) {
     o.deadline = 2;
     o.shares = arguments[2] == std::string("shared");
     try {
-        gpipe::MpiRanks ranks(o);
-        bool const is_victim = ranks.rank() == victim;
+        bool const alone = what == "size" && is_alone(victim, o);
+        gpipe::MpiRanks ranks = join(o);
+        bool const is_victim = what == "size" ? alone : ranks.rank() == victim;
         if (is_victim) way = what, moment = arguments[4];
         try { // said before the others are left
             if (what == "bytes" || what == "long" || what == "open")

@@ -283,11 +283,12 @@ std::string content(std::string const& path) {
     return text.str();
 }
 
-Ran train_gpt(Folder& folder, std::string const& arguments) {
+// `launcher`: words of the shell that stand before the program's name.
+Ran train_gpt(Folder& folder, std::string const& arguments, std::string const& launcher = "") {
     std::string const out = folder.file("out", "");
     std::string const err = folder.file("err", "");
     std::string const command =
-        TRAIN_GPT_PATH " " + arguments + " </dev/null >" + out + " 2>" + err;
+        launcher + TRAIN_GPT_PATH " " + arguments + " </dev/null >" + out + " 2>" + err;
     int const status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(out), content(err)};
 }
@@ -511,6 +512,37 @@ TEST_CASE("train_gpt as processes trains what it does as one, to the last digit,
             return ran.err.substr(ran.err.find("a sample:"));
         };
         CHECK(sample(processes) == sample(threads));
+    }
+}
+
+TEST_CASE("train_gpt that a launcher has started is one of its processes, and refuses to be one of "
+          "more or fewer than it was told") {
+    Folder folder;
+    std::string const text = "--json --steps 2 --sample 0 --text " + folder.file("text", counting);
+    auto const mpirun = [](char const* ranks) {
+        return std::string("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+                           "OMPI_MCA_rmaps_base_oversubscribe=1 "
+                           "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe mpirun -n ") +
+               ranks + ' ';
+    };
+    std::string const two = text + " --cells 2 --ranks 2", four = text + " --cells 4 --ranks 4";
+    Ran const launched = train_gpt(folder, two, mpirun("2"));
+    CHECK(launched.status == 0);
+    CHECK(launched.lines(launched.out) == 1); // of one of them
+    CHECK(launched.member("final_loss") == train_gpt(folder, two).member("final_loss"));
+    // A process that has been told that there are others, and finds none.
+    Ran const single = train_gpt(folder, two, "PMI_SIZE=2 ");
+    CHECK(single.status == 2);
+    CHECK(single.out.empty());
+    CHECK(single.lines(single.err) == 1);
+    CHECK(single.err.find("--ranks 2, but 1 processes were started") != std::string::npos);
+    for (std::string const ranks : {"2", "3"}) {
+        bool const fewer = ranks == "2";
+        Ran const other = train_gpt(folder, fewer ? four : two, mpirun(ranks.c_str()));
+        CHECK(other.status == 2);
+        CHECK(other.out.find("final_loss") == std::string::npos);
+        CHECK(other.err.find((fewer ? "--ranks 4, but " : "--ranks 2, but ") + ranks +
+                             " processes were started") != std::string::npos);
     }
 }
 #else

@@ -4,12 +4,18 @@
 #include "../cuda_double/world.hpp"
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace cuda_double::detail;
@@ -40,6 +46,14 @@ struct Put {
     cudaStream_t stream = nullptr;
     std::shared_ptr<Message> message;
 };
+// What becomes of one message, besides that it succeeds.
+struct Change {
+    int rank = -1; // whose
+    bool swaps = false;
+    Trap trap;
+    std::optional<Put> held; // comes behind the next
+    nccl_double::Changed done;
+};
 struct Nccl {
     std::uint64_t epoch = 0;
     std::map<std::uint64_t, Clique> cliques; // by id
@@ -47,6 +61,7 @@ struct Nccl {
     std::map<std::thread::id, std::vector<Put>> groups; // that have begun
     Trap trap;
     ncclResult_t trapped = ncclSuccess;
+    Change change;
     std::uint64_t ids = 0;
 };
 
@@ -58,6 +73,7 @@ Nccl& nccl(World& w) {
         the.communicators.clear();
         the.groups.clear();
         the.trap = {};
+        the.change = {};
         the.ids = 0;
         the.epoch = w.epoch;
         w.other_leaks = [](World& of) {
@@ -74,11 +90,39 @@ Nccl& nccl(World& w) {
     return the;
 }
 
-template <class Body> ncclResult_t enter(char const* name, Body body) {
+// That a thread is within a call of a communicator, from before it waits for the double on.
+class Within {
+  public:
+    explicit Within(ncclComm_t of) : of_(of) {
+        std::lock_guard const lock(guard_);
+        alone_ = counts_[of_]++ == 0;
+    }
+    Within(Within const&) = delete;
+    Within& operator=(Within const&) = delete;
+    ~Within() {
+        std::lock_guard const lock(guard_);
+        if (--counts_[of_] == 0) counts_.erase(of_);
+    }
+    bool alone() const { return alone_ || !of_; }
+
+  private:
+    static inline std::mutex guard_;
+    static inline std::map<ncclComm_t, std::size_t> counts_;
+
+    ncclComm_t of_;
+    bool alone_ = true;
+};
+
+// `of`: the communicator that it is a call of, if any.
+template <class Body> ncclResult_t enter(char const* name, ncclComm_t of, Body body) {
+    Within const within(of);
     std::lock_guard const lock(mutex());
     World& w = world();
     Nccl& all = nccl(w);
     w.log.emplace_back(name);
+    if (!within.alone())
+        w.fault(w.describe(w.log.size() - 1) +
+                " while another thread is in one of this communicator");
     if (w.running) {
         w.fault(w.describe(w.running->call) + " calls " + name + " while it runs");
         return ncclInvalidUsage;
@@ -93,9 +137,15 @@ ncclResult_t refuse(World& w, std::string const& why, ncclResult_t code = ncclIn
 
 ncclComm* find(World& w, Nccl& all, ncclComm_t handle) {
     auto const found = all.communicators.find(handle);
-    if (found != all.communicators.end()) return found->second.get();
-    refuse(w, "has no such communicator");
-    return nullptr;
+    if (found == all.communicators.end()) {
+        refuse(w, "has no such communicator");
+        return nullptr;
+    }
+    for (auto const& [thread, puts] : all.groups)
+        for (Put const& put : puts)
+            if (put.communicator == handle && thread != std::this_thread::get_id())
+                refuse(w, "while another thread has a group of this communicator");
+    return found->second.get();
 }
 
 // What was called is done now, or later.
@@ -147,9 +197,25 @@ void enqueue(World& w, std::vector<Put> const& puts) {
     }
 }
 
+// What goes on in its place.
+std::vector<Put> changed(World& w, Change& change, Put const& put) {
+    if (put.communicator->rank != change.rank) return {put};
+    if (change.held) {
+        Message const &first = *change.held->message, &second = *put.message;
+        change.done.what += " behind " + w.describe(w.log.size() - 1);
+        change.done.alike = first.sends == second.sends && first.from == second.from &&
+                            first.to == second.to && first.data != second.data;
+        return {put, *std::exchange(change.held, std::nullopt)};
+    }
+    if (!change.trap.hit()) return {put};
+    change.done.what = w.describe(w.log.size() - 1);
+    if (change.swaps) change.held = put;
+    return {};
+}
+
 ncclResult_t put(char const* name, void* data, std::size_t count, ncclDataType_t type, int peer,
                  ncclComm_t handle, cudaStream_t stream, bool sends) {
-    return enter(name, [&](World& w, Nccl& all) {
+    return enter(name, handle, [&](World& w, Nccl& all) {
         ncclComm* const c = find(w, all, handle);
         Stream* const s = w.stream(stream);
         if (!c || !s) return ncclInvalidArgument;
@@ -157,7 +223,9 @@ ncclResult_t put(char const* name, void* data, std::size_t count, ncclDataType_t
         if (c->then || !c->initialized) return refuse(w, "comes before the call before it is done");
         if (c->error != ncclSuccess || c->finalized) return refuse(w, "has no use any more");
         if (type != ncclUint8) return refuse(w, "is not of bytes");
-        if (peer < 0 || peer >= clique.ranks || peer == c->rank)
+        auto const group = all.groups.find(std::this_thread::get_id());
+        bool const grouped = group != all.groups.end();
+        if (peer < 0 || peer >= clique.ranks || (peer == c->rank && !grouped))
             return refuse(w, "is to nobody else", ncclInvalidArgument);
         if (s->device != c->device) return refuse(w, "is on a stream of another device");
         if (!c->stream) c->stream = stream;
@@ -173,12 +241,15 @@ ncclResult_t put(char const* name, void* data, std::size_t count, ncclDataType_t
         message->sends = sends;
         message->data = static_cast<std::byte*>(data);
         message->bytes = count;
-        auto const group = all.groups.find(std::this_thread::get_id());
-        if (group != all.groups.end()) {
-            group->second.push_back({c, stream, message});
+        std::vector<Put> const puts = changed(w, all.change, {c, stream, message});
+        if (grouped) {
+            group->second.insert(group->second.end(), puts.begin(), puts.end());
             return ncclSuccess;
         }
-        return begin(w, *c, [&w, put = Put{c, stream, message}] { enqueue(w, {put}); });
+        if (puts.empty()) return ncclSuccess;
+        return begin(w, *c, [&w, puts] {
+            for (Put const& put : puts) enqueue(w, {put});
+        });
     });
 }
 
@@ -194,6 +265,21 @@ void fail_call(std::size_t n, ncclResult_t error) {
 std::size_t calls() {
     std::lock_guard const lock(mutex());
     return nccl(world()).trap.count;
+}
+void drop_message(int rank, std::size_t n) {
+    std::lock_guard const lock(mutex());
+    Change& change = nccl(world()).change = {};
+    change.rank = rank;
+    change.trap.set(n);
+}
+void swap_messages(int rank, std::size_t n) {
+    drop_message(rank, n);
+    std::lock_guard const lock(mutex());
+    nccl(world()).change.swaps = true;
+}
+Changed changed() {
+    std::lock_guard const lock(mutex());
+    return nccl(world()).change.done;
 }
 
 } // namespace nccl_double
@@ -216,7 +302,7 @@ char const* ncclGetErrorString(ncclResult_t result) {
 char const* ncclGetLastError(ncclComm_t) { return ""; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-    return enter("ncclGetUniqueId", [&](World&, Nccl& all) {
+    return enter("ncclGetUniqueId", nullptr, [&](World&, Nccl& all) {
         *id = {};
         std::uint64_t const number = ++all.ids;
         std::memcpy(id->internal, &number, sizeof number);
@@ -228,7 +314,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
     *handle = nullptr;
-    return enter("ncclCommInitRankConfig", [&](World& w, Nccl& all) {
+    return enter("ncclCommInitRankConfig", nullptr, [&](World& w, Nccl& all) {
         std::uint64_t number = 0;
         std::memcpy(&number, id.internal, sizeof number);
         if (number == 0 || number > all.ids || id.internal[sizeof number] != 0x5A)
@@ -247,8 +333,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int ranks, ncclUniqueId 
         c->rank = rank;
         c->device = w.thread().device;
         for (auto const& [other, of] : all.communicators)
-            if (of->clique == number && of->device == c->device)
-                return refuse(w, "is of a GPU that another rank has");
+            if (of->device == c->device) return refuse(w, "is of a GPU that has one already");
         if (w.allocate(&c->memory, nccl_double::memory, c->device) != cudaSuccess)
             return ncclUnhandledCudaError;
         *handle = c.get();
@@ -258,7 +343,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int ranks, ncclUniqueId 
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
-    return enter("ncclCommGetAsyncError", [&](World& w, Nccl& all) {
+    return enter("ncclCommGetAsyncError", handle, [&](World& w, Nccl& all) {
         w.log.pop_back(); // asked again and again
         ncclComm* const c = find(w, all, handle);
         if (!c) return ncclInvalidArgument;
@@ -284,14 +369,14 @@ ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int pe
 }
 
 ncclResult_t ncclGroupStart() {
-    return enter("ncclGroupStart", [&](World& w, Nccl& all) {
+    return enter("ncclGroupStart", nullptr, [&](World& w, Nccl& all) {
         if (!all.groups.try_emplace(std::this_thread::get_id()).second)
             return refuse(w, "is in a group");
         return ncclSuccess;
     });
 }
 ncclResult_t ncclGroupEnd() {
-    return enter("ncclGroupEnd", [&](World& w, Nccl& all) {
+    return enter("ncclGroupEnd", nullptr, [&](World& w, Nccl& all) {
         auto const group = all.groups.extract(std::this_thread::get_id());
         if (group.empty()) return refuse(w, "ends no group");
         std::vector<Put> const puts = group.mapped();
@@ -300,13 +385,17 @@ ncclResult_t ncclGroupEnd() {
         if (c.error != ncclSuccess) return c.error;
         for (Put const& put : puts)
             if (put.communicator != &c) return refuse(w, "is of several communicators");
+        std::size_t own[2] = {0, 0};
+        for (Put const& put : puts)
+            if (put.message->from == put.message->to) ++own[put.message->sends];
+        if (own[0] != own[1]) return refuse(w, "sends to itself what it does not receive");
         if (all.trap.hit()) return c.error = all.trapped;
         return begin(w, c, [&w, puts] { enqueue(w, puts); });
     });
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
-    return enter("ncclCommFinalize", [&](World& w, Nccl& all) {
+    return enter("ncclCommFinalize", handle, [&](World& w, Nccl& all) {
         ncclComm* const c = find(w, all, handle);
         if (!c) return ncclInvalidArgument;
         if (c->then || c->finalized) return refuse(w, "comes too early, or again");
@@ -319,7 +408,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
-    return enter("ncclCommDestroy", [&](World& w, Nccl& all) {
+    return enter("ncclCommDestroy", handle, [&](World& w, Nccl& all) {
         ncclComm* const c = find(w, all, handle);
         if (!c) return ncclInvalidArgument;
         if (!c->finalized) refuse(w, "of a communicator that is not finalized");
@@ -332,6 +421,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 
 // As NCCL's, whose kernels end at once, waits for the graphs that have messages of it.
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
+    Within const within(handle);
     std::size_t waits = 0;
     for (bool held = true; held && waits < 5000; ++waits) {
         {
@@ -345,10 +435,11 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
         }
         if (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    return enter("ncclCommAbort", [&](World& w, Nccl& all) {
+    return enter("ncclCommAbort", nullptr, [&](World& w, Nccl& all) {
         ncclComm* const c = find(w, all, handle);
         if (!c) return ncclInvalidArgument;
         if (waits == 5000) return refuse(w, "waits for a graph that has messages of it");
+        if (!within.alone()) refuse(w, "while another thread is in a call of it");
         ++all.cliques.at(c->clique).aborted;
         static_cast<void>(w.release(c->memory, true));
         all.communicators.erase(handle);

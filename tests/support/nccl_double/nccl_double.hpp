@@ -7,17 +7,21 @@
 // not block: by chance a call is done only after its state was asked for several times, and only
 // then is anything on the stream.
 //
-// Stricter than NCCL's documentation: a communicator has one stream; two ranks have met before
-// either puts a message to the other into a graph; a message in a graph meets one in a graph; every
+// Stricter than NCCL's documentation: a device has one communicator at a time, so there is one
+// order of all that is launched there, and that one stream; no two threads are at once in calls of
+// a communicator, nor does one call what another has in a group; two ranks have met before either
+// puts a message to the other into a graph; a message in a graph meets one in a graph; every
 // communicator is finalized and destroyed, or aborted, and where one is aborted, all are; and the
 // host never waits for a message where it could not give up.
 //
-// What is in a group goes on in any order. Not there: which threads call, groups in groups or of
-// several communicators, collectives, blocking communicators, splits, registered memory.
+// What is in a group goes on in any order; there alone a rank may send to itself, what it receives.
+// Not there: groups in groups or of several communicators, collectives, blocking communicators,
+// splits, registered memory.
 
 #include <nccl.h>
 
 #include <cstddef>
+#include <string>
 
 namespace nccl_double {
 
@@ -31,6 +35,18 @@ inline constexpr std::size_t memory = 3 << 20;
 void fail_call(std::size_t n, ncclResult_t error = ncclSystemError);
 /// How many there were since the session of the CUDA double began.
 std::size_t calls();
+/// The n-th message that this rank sends or receives succeeds without doing anything.
+void drop_message(int rank, std::size_t n);
+/// The n-th message that this rank sends or receives comes behind its next.
+void swap_messages(int rank, std::size_t n);
+
+/// What became of the last that was to be dropped or swapped.
+struct Changed {
+    std::string what{}; ///< which it was; empty if it has not come
+    bool alike =
+        false; ///< swapped with another one of the same way: each arrives in the other's place
+};
+Changed changed();
 
 /// @}
 
