@@ -206,6 +206,7 @@ TEST_CASE("K1 K4 outputs and all gradients are those of plain normalisation, mic
                             CHECK(own[i] - other[i] == doctest::Approx(0).epsilon(1e-11));
                     }
             }
+            CHECK(train.used_bytes() == train.planned_bytes());
         }
 }
 
