@@ -1,4 +1,5 @@
 // Taps on streams, over the double of the CUDA runtime.
+#include "support/cuda_ways.hpp"
 #include "support/enqueued.hpp"
 #include "support/net.hpp"
 
@@ -63,9 +64,7 @@ using OnHost =
 using Train = toy::Training<NetOf<Tap, toy::Enqueued>, toy::EnqueuedLoss<Loss>, Adam, Cuda>;
 
 template <class T> typename T::Options options(std::size_t cells) {
-    typename T::Options o{.samples = 8, .seed = 7, .cells = cells, .micro_batches = 4};
-    o.schedule = gpipe::schedule::OneForwardOneBackward{};
-    return o;
+    return {.samples = 8, .seed = 7, .cells = cells, .micro_batches = 4};
 }
 // The gradient of the inputs after each of some steps; read(): what is there.
 template <class T> std::vector<std::vector<Real>> flown(T& train, auto read) {
@@ -77,31 +76,39 @@ template <class T> std::vector<std::vector<Real>> flown(T& train, auto read) {
     }
     return all;
 }
+std::vector<std::vector<Real>> flown_on_host(gpipe::schedule::Dynamic schedule) {
+    auto o = options<OnHost>(2);
+    o.schedule = schedule;
+    OnHost host({}, {}, Adam{1e-2f}, o);
+    std::vector<Real> gradient(8 * 5);
+    host.change_layer<0>([&](auto& tap) { tap.to = gradient.data(); });
+    return flown(host, [&] { return gradient; });
+}
 
 } // namespace
 
-TEST_CASE("P1 the gradient of the inputs is on streams what it is on the host, in graphs, too") {
-    OnHost host({}, {}, Adam{1e-2f}, options<OnHost>(2));
-    std::vector<Real> gradient(8 * 5);
-    host.change_layer<0>([&](auto& tap) { tap.to = gradient.data(); });
-    auto const expected = flown(host, [&] { return gradient; });
-    for (std::size_t const graphs : {0, 2})
-        for (std::uint64_t seed = 0; seed < 4; ++seed) {
-            cuda_double::Session session({.devices = 2, .seed = seed});
-            auto o = options<Train>(2);
-            o.device.gpus = {0, 1};
-            o.device.graphs = graphs;
-            if (seed % 2) o.loss_scale = gpipe::LossScale::fixed(1024);
+TEST_CASE("P1 the gradient of the inputs is on streams what it is on the host, under every "
+          "schedule, checkpointing, number of devices and link, in graphs, too") {
+    auto const descending = flown_on_host(gpipe::schedule::GPipe{});
+    auto const ascending = flown_on_host(gpipe::schedule::GPipeAscending{});
+    CHECK(descending != ascending); // after a step
+    std::size_t trained = 0;
+    toy::each_way_on_streams(
+        4, OnHost::layer_count, 4, 43, {gpipe::Link::shared, gpipe::Link::staged},
+        [&](toy::CudaWay const& way) {
+            auto o = options<Train>(way.cells);
+            way.choose(o);
+            if (trained++ % 2) o.loss_scale = gpipe::LossScale::fixed(1024);
             Train train({}, {}, Adam{1e-2f}, o);
-            gpipe::cuda::Buffer const there(0, gradient.size() * sizeof(Real));
+            gpipe::cuda::Buffer const there(0, 8 * 5 * sizeof(Real));
             train.change_layer<0>(
                 [&](auto& tap) { tap.to = static_cast<Real*>(static_cast<void*>(there.data())); });
             auto const read = [&] {
-                std::vector<Real> values(gradient.size());
+                std::vector<Real> values(8 * 5);
                 cuda_double::peek(values.data(), there.data(), values.size() * sizeof(Real));
                 return values;
             };
-            CHECK(flown(train, read) == expected);
-            CHECK(cuda_double::races() == std::vector<std::string>{});
-        }
+            CHECK(flown(train, read) == (way.descends() ? descending : ascending));
+            CHECK(train.used_bytes() == train.planned_bytes());
+        });
 }

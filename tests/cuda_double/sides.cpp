@@ -141,6 +141,7 @@ TEST_CASE(
         }
         CHECK((losses == expected));
         CHECK(cuda_double::races() == std::vector<std::string>{});
+        CHECK(count("cudaStreamBeginCapture") == 2 * graphs); // one for each slot
         CHECK(count("cudaGraphLaunch") == 4 * graphs);
     }
 }

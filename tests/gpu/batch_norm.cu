@@ -1,4 +1,4 @@
-// The kernels of BatchNorm against its loops, and one that trains.
+// The kernels of BatchNorm against its loops. Within trainings: layers.cu.
 #include "support/gpu_memory.hpp"
 
 #include <gpipe/cuda/norm_work.cuh>

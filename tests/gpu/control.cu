@@ -1,6 +1,7 @@
 // What a user may do between steps on device::Cuda: check gradients, take them without an update,
-// change layers, and rates by layer; and choose the optimizer at construction. It is what it is on
-// the host, in every bit, in steps that are kept as graphs, too.
+// change layers, and rates by layer, give a mini-batch in parts, listen to actions; and choose the
+// optimizer, and what is frozen, at construction. It is what it is on the host, in every bit, in
+// steps that are kept as graphs, too.
 #include "support/on_gpu.hpp"
 
 #include <gpipe/check_gradients.hpp>
@@ -9,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -123,6 +125,70 @@ TEST_CASE_TEMPLATE("groups, layers and gradients alone between steps are what th
             CHECK(pending[i].result().loss == losses[i]);
         CHECK(Result<T>::state_of(*train) == Result<T>::state_of(*host));
         CHECK(train->steps() == host->steps());
+    }
+}
+
+namespace {
+
+// What steps give, every second one behind a part of its mini-batch; and how many actions some of
+// them are heard to begin and to end.
+template <class T> std::vector<double> partly_trained(T& train) {
+    std::vector<double> result;
+    std::vector<typename T::Pending> pending;
+    std::atomic<std::size_t> begun = 0, ended = 0;
+    for (std::uint32_t i = 0; i < 10; ++i) {
+        toy::Data<float> const part(1 + i % 8, i + 50), data(i % 3 == 2 ? 5 : 8, i);
+        if (i == 4 || i == 7)
+            train.on_action([&](gpipe::ActionEvent const& event) {
+                if (computes(event.action.kind)) ++(event.begins ? begun : ended);
+            });
+        if (i == 5 || i == 9) train.on_action(nullptr);
+        if (i % 2 == 1) train.accumulate(part.inputs, part.targets);
+        pending.push_back(train.start(data.inputs, data.targets));
+    }
+    for (auto& step : pending) result.push_back(step.result().loss);
+    result.push_back(static_cast<double>(begun));
+    result.push_back(static_cast<double>(ended));
+    toy::add_state<toy::PlainNet<float, true>>(train, result);
+    return result;
+}
+
+} // namespace
+
+TEST_CASE("P1 what is frozen, parts of a mini-batch and hooks of actions are what they are on the "
+          "host") {
+    struct Frozen {
+        std::vector<std::size_t> layers;
+        std::vector<gpipe::FrozenParameter> tensors;
+    };
+    std::vector<std::vector<double>> all;
+    for (Frozen const& frozen :
+         std::vector<Frozen>{{{}, {}}, {{0, 4}, {{9, 1}}}, {{9}, {{0, 0}, {4, 0}}}, {{0}, {}}}) {
+        auto const chosen = [&](auto o) {
+            o.frozen = frozen.layers;
+            o.frozen_parameters = frozen.tensors;
+            return o;
+        };
+        toy::Watch host_watch;
+        HostTrain<float> host(watched(toy::PlainNet<float, true>{}, host_watch), {}, optimizer,
+                              chosen(options<HostTrain<float>::Options>(3)));
+        auto const expected = partly_trained(host);
+        for (std::size_t graphs : {0, 1, 2}) {
+            toy::Session const session(graphs);
+            toy::Watch watch;
+            auto o = chosen(options<Train<float>::Options>(3));
+            o.device.gpus = {0, 0, 0};
+            o.device.graphs = graphs;
+            toy::LossOnGpu<toy::kernel::MeanSquare<float, 3>> loss;
+            loss.watch = &watch;
+            Train<float> train(watched(toy::KernelNet<float, true>{}, watch), loss, optimizer, o);
+            CAPTURE(graphs);
+            CAPTURE(all.size());
+            CHECK((partly_trained(train) == expected));
+            CHECK(train.used_bytes() == train.planned_bytes());
+        }
+        for (auto const& other : all) CHECK((other != expected)); // each freezes something
+        all.push_back(expected);
     }
 }
 

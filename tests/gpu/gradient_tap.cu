@@ -1,4 +1,4 @@
-// The kernels of a GradientTap against its loops.
+// The kernels of a GradientTap against its loops. Within trainings: layers.cu.
 #include "support/gpu_memory.hpp"
 
 #include <gpipe/cuda/tap_work.cuh>

@@ -260,11 +260,17 @@ struct NetData : toy::Data<Real> {
     auto const& batch() const { return inputs; }
 };
 
+// As it is.
+struct NoMore {
+    void operator()(auto&, std::size_t) const {}
+};
+std::size_t skipped = 0; // steps
+
 // The part that this rank has of a replica. change(training): before each step, of which two are
-// under way where they overlap.
+// under way where they overlap. more(options, point) of each.
 template <class Shard, class Data, class Update = gpipe::update::AfterCommit, class Make,
-          class Change>
-void train_replicas(std::size_t replicas, Make make, Change change) {
+          class Change, class More = NoMore>
+void train_replicas(std::size_t replicas, Make make, Change change, More more = {}) {
     using Chain = decltype(make());
     using Train =
         gpipe::Training<Chain, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
@@ -288,6 +294,7 @@ void train_replicas(std::size_t replicas, Make make, Change change) {
                 o.schedule = schedule;
                 o.checkpointing = checkpointing.policy;
                 o.clip_norm = point % 2 && !Update::immediate ? 0.5 : 0;
+                more(o, point);
                 o.device.transport = &ranks;
                 o.device.devices = world().rank() % own == 0 ? k - own + 1 : 1;
                 o.device.device.threads = 1 + point % 2;
@@ -308,6 +315,7 @@ void train_replicas(std::size_t replicas, Make make, Change change) {
                 whole.replicas = replicas;
                 whole.schedule = schedule;
                 whole.clip_norm = o.clip_norm;
+                more(whole, point);
                 Local local(make(), Loss{}, Adam{1e-2f}, whole);
                 std::vector<typename Train::Pending> before;
                 std::vector<double> losses;
@@ -329,7 +337,10 @@ void train_replicas(std::size_t replicas, Make make, Change change) {
                         if (before.size() > 1) end_one();
                         continue;
                     }
-                    CHECK(before.front().result().gradient_norm == expected.gradient_norm);
+                    auto const found = before.front().result();
+                    CHECK(found.skipped() == expected.skipped());
+                    CHECK((found.skipped() || found.gradient_norm == expected.gradient_norm));
+                    skipped += found.skipped();
                     end_one();
                     CHECK(train.evaluate(data.batch(), data.targets).loss ==
                           local.evaluate(data.batch(), data.targets).loss);
@@ -383,6 +394,31 @@ TEST_CASE("P1 side inputs, constants, buffers and what replicas tell each other 
                 toy::heat(train, 1 + static_cast<Real>(step) / 16);
             });
     }
+}
+
+namespace {
+
+// Freezes layers at either end, and scales losses until gradients overflow.
+struct FrozenAndScaled {
+    void operator()(auto& options, std::size_t point) const {
+        options.frozen = std::vector<std::vector<std::size_t>>{{0}, {8, 12}, {19}}[point % 3];
+        options.frozen_parameters = {{8, 1}};
+        options.loss_scale = gpipe::LossScale::dynamic(1 << 14, 4, 0.25, 2);
+    }
+};
+
+} // namespace
+
+TEST_CASE("P1 frozen layers, and steps that are skipped as gradients overflow, go over processes, "
+          "too") {
+    std::size_t const before = skipped;
+    for (std::size_t const replicas : {1, 2, 3, 4}) {
+        if (world().ranks() % replicas != 0) continue;
+        train_replicas<gpipe::shard::Nothing, toy::TogetherData>(
+            replicas, [] { return toy::TogetherNet{}; }, [](auto&, std::size_t) {},
+            FrozenAndScaled{});
+    }
+    CHECK(skipped > before);
 }
 
 namespace {

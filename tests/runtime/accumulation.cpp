@@ -111,6 +111,7 @@ template <class Net, class Device> void sweep(std::size_t one_in) {
             o.debug = way.number % 4 == 0;
             T train(Net{}, {}, Adam{1e-2f}, o);
             CHECK((way.descends() ? descending : ascending).differs(train) == "");
+            CHECK(train.used_bytes() == train.planned_bytes());
         });
 }
 

@@ -136,6 +136,7 @@ TEST_CASE_TEMPLATE(
                               train.on_action(heard.hook());
                               bool const descends = schedule.name() == "GPipe";
                               CHECK((descends ? descending : ascending).differs(train) == "");
+                              CHECK(train.used_bytes() == train.planned_bytes());
                               auto const all = heard.take();
                               for (std::size_t step = 0; step < sizes.size(); ++step) {
                                   std::vector<ActionEvent> events;

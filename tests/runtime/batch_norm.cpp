@@ -206,6 +206,7 @@ TEST_CASE("K1 K4 outputs and all gradients are those of plain normalisation, mic
                             CHECK(own[i] - other[i] == doctest::Approx(0).epsilon(1e-11));
                     }
             }
+            CHECK(train.used_bytes() == train.planned_bytes());
         }
 }
 
@@ -396,6 +397,35 @@ TEST_CASE("K7 with several micro-batches outputs differ from those of one, runni
     }
 }
 
+TEST_CASE("K7 so it is behind a convolution, whatever the number of devices") {
+    using Norm = gpipe::BatchNorm<gpipe::Tensor<double, 12>>;
+    using T = toy::Training<gpipe::Pipeline<toy::Conv<double, 12>, Norm>,
+                            toy::MeanSquare<double, 12>, gpipe::SGD, Host>;
+    auto const x = batch(16, 3);
+    auto const target = toy::numbers<double>(x.size(), 5);
+    // What plain batch normalization of what the convolution gives has.
+    T plain({}, {}, gpipe::SGD{0}, options<T>(1, 1));
+    auto const w = plain.parameter<double>(0, 0);
+    std::vector<double> y(x.size()), mean(12), moment(12);
+    for (std::size_t s = 0; s < 16; ++s)
+        for (std::size_t i = 0; i < 12; ++i) {
+            double const* const row = x.data() + 12 * s;
+            double const v = w[0] * row[(i + 11) % 12] + w[1] * row[i] + w[2] * row[(i + 1) % 12];
+            mean[i] += 0.1 * v / 16;
+            y[12 * s + i] = v;
+        }
+    double const loss = plain.step(x, target).loss;
+    for (std::size_t const micro_batches : {1, 4})
+        for (std::size_t const cells : {1, 2}) {
+            T train({}, {}, gpipe::SGD{0}, options<T>(cells, micro_batches));
+            double const own = train.step(x, target).loss;
+            CHECK((std::abs(own - loss) > 1e-3) == (micro_batches > 1));
+            std::vector<double> running(12);
+            train.read_buffer(1, 0, std::span(running));
+            for (std::size_t c = 0; c < 12; ++c) CHECK(running[c] == near(mean[c]));
+        }
+}
+
 TEST_CASE("an offset of 1e6 in fp32 costs no digit: three micro-batches of 5, 3 and 8") {
     double const offsets[] = {1.8125,  0.5,     0.75,   1.625, 0.3125, 4.125, 4.375, 1.875,
                               -1.8125, -0.8125, -0.875, 1.5,   1.6875, -2,    0,     1.3125};
@@ -421,6 +451,25 @@ TEST_CASE("an offset of 1e6 in fp32 costs no digit: three micro-batches of 5, 3 
     };
     CHECK(std::abs(variance(true) - 3.070251) < 1e-6);
     CHECK(std::abs(variance(false) - 3.274935) < 1e-6);
+    // So it is in a training, of any number of micro-batches.
+    using Norm = gpipe::BatchNorm<gpipe::Tensor<float, 1>>;
+    using T = toy::Training<gpipe::Pipeline<Norm>, toy::MeanSquare<float, 1>, gpipe::SGD, Host>;
+    for (bool const biased : {true, false})
+        for (std::size_t const micro_batches : {1, 3, 8})
+            for (double const momentum : {1.0, 0.1}) {
+                Norm norm;
+                norm.biased = biased;
+                norm.momentum = momentum;
+                T train(gpipe::Pipeline<Norm>(norm), {}, gpipe::SGD{0},
+                        options<T>(1, micro_batches));
+                (void)train.step(x, std::vector<float>(16));
+                double mean[1], running[1];
+                train.read_buffer(0, 0, std::span(mean));
+                train.read_buffer(0, 1, std::span(running));
+                CHECK(std::abs(mean[0] - momentum * (1e6 + 0.8984375)) < 1e-6);
+                double const wanted = 1 - momentum + momentum * (biased ? 3.070251 : 3.274935);
+                CHECK(std::abs(running[0] - wanted) < 1e-6);
+            }
 }
 
 TEST_CASE("what rounding leaves in a mean is taken out of both moments") {

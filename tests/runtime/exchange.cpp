@@ -124,6 +124,7 @@ template <gpipe::RunningStatistics running> void check_synchronised() {
                 most_apart = std::max(most_apart, std::abs(a[i] - c[i]));
             }
         }
+        CHECK(sync.used_bytes() == sync.planned_bytes());
         CHECK(most < 1e-12);
         CHECK(most_apart > 1e-3); // normalised apart they do not
     }

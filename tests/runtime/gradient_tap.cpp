@@ -108,6 +108,7 @@ TEST_CASE_TEMPLATE("P1 what flows through taps is the same for every schedule, c
         bool const parts = way.number % 2;
         CHECK((flown(train, set<Train<Device>>, parts) ==
                (parts ? in_parts : expected)[way.descends()]));
+        CHECK(train.used_bytes() == train.planned_bytes());
     });
 }
 

@@ -1,5 +1,5 @@
 // Hooks of gradients: what stands between the mean gradient and the optimizer.
-#include <support/net.hpp>
+#include <support/ways.hpp>
 
 #include <gpipe/replicas.hpp>
 
@@ -178,6 +178,44 @@ TEST_CASE(
     };
     CHECK(loss(Hooked<gpipe::SGD, ClipByValue>{{}, {limit}}) != loss(gpipe::SGD{}));
     CHECK(loss(Hooked<gpipe::SGD, ClipByValue>{{}, {1e9f}}) == loss(gpipe::SGD{}));
+}
+
+TEST_CASE_TEMPLATE("P1 hooks of elements and of tensors: every schedule, checkpointing, number of "
+                   "devices and link trains as the plain loop",
+                   Device, Host, Remote) {
+    auto const sweep = []<class O, class P>(O const& hooked, P const& otherwise) {
+        using T = toy::Training<Net, Loss, O, Device>;
+        using Plain = toy::Reference<Net, Loss, P>;
+        toy::Watch watch;
+        auto const net = [&] { return toy::make_net<float>(watch); };
+        Plain descending(net(), {}, otherwise, 3, 4, toy::Backward::descending),
+            ascending(net(), {}, otherwise, 3, 4, toy::Backward::ascending);
+        auto const losses_of = [](auto step) {
+            std::vector<double> losses;
+            for (std::size_t const size : {9, 3, 7}) { // of 3 samples one micro-batch stays empty
+                toy::Data<float> const data(size, static_cast<std::uint32_t>(size));
+                losses.push_back(step(data));
+            }
+            return losses;
+        };
+        auto const plainly = [&](Plain& plain) {
+            return losses_of(
+                [&](auto const& data) { return plain.step(data.inputs, data.targets); });
+        };
+        auto const down = plainly(descending), up = plainly(ascending);
+        toy::each_training<Device>(4, Net::size, 4, 157, [&](toy::Way<Device> const& way) {
+            typename T::Options o{.samples = 9, .seed = 3, .cells = way.cells, .micro_batches = 4};
+            T train(net(), {}, hooked, way.chosen(o));
+            CHECK(losses_of([&](auto const& data) {
+                      return train.step(data.inputs, data.targets).loss;
+                  }) == (way.descends() ? down : up));
+            CHECK(toy::difference(train, way.descends() ? descending : ascending) == "");
+            CHECK(train.used_bytes() == train.planned_bytes());
+        });
+    };
+    sweep(Hooked<gpipe::AdamW, ClipByValue>{{}, {limit}}, ClipsFirst<gpipe::AdamW>{});
+    Hooked<gpipe::AdamW, ByContextInTensors> const in_tensors{};
+    sweep(in_tensors, in_tensors);
 }
 
 TEST_CASE("a hook is told step, layer and tensor; with groups in either order") {

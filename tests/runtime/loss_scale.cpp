@@ -1,5 +1,5 @@
 // Options::loss_scale: gradients that are scaled on their way, and steps that are skipped because
-// they overflow. On streams: cuda_double/training.cpp; in saved states: state/resume.cpp.
+// they overflow. On streams: cuda_double/loss_scale.cpp; in saved states: state/resume.cpp.
 #include "support/ranks.hpp"
 #include "support/ways.hpp"
 

@@ -183,57 +183,30 @@ TEST_CASE("H2 H8 what is stashed is popped, with a pipeline and without one") {
 
 namespace {
 
-// One channel, three weights.
-template <std::size_t N> struct Conv {
-    using Input = gpipe::Tensor<Real, N>;
-    using Output = gpipe::Tensor<Real, N>;
-    using Parameters = gpipe::Tensor<Real, 3>;
-    void initialize(auto& ctx) const {
-        auto numbers = ctx.random(0);
-        for (Real& w : ctx.parameters()) w = static_cast<Real>(numbers.normal(0.5));
-    }
-    void forward(auto& ctx, auto x, auto y) const {
-        auto const w = ctx.parameters();
-        for (std::size_t s = 0; s < x.samples(); ++s)
-            for (std::size_t i = 0; i < N; ++i)
-                y(s, i) = w[0] * x(s, (i + N - 1) % N) + w[1] * x(s, i) + w[2] * x(s, (i + 1) % N);
-    }
-    void backward(auto& ctx, auto x, auto dy, auto dx) const {
-        auto const w = ctx.parameters();
-        auto const dw = ctx.gradients();
-        for (std::size_t s = 0; s < x.samples(); ++s)
-            for (std::size_t i = 0; i < N; ++i) {
-                dw[0] += dy(s, i) * x(s, (i + N - 1) % N);
-                dw[1] += dy(s, i) * x(s, i);
-                dw[2] += dy(s, i) * x(s, (i + 1) % N);
-                dx(s, i) =
-                    w[0] * dy(s, (i + 1) % N) + w[1] * dy(s, i) + w[2] * dy(s, (i + N - 1) % N);
-            }
-    }
-};
+template <std::size_t N> using Convolution = toy::Conv<Real, N>;
 // The first one's input skips to behind the third.
-struct First : Conv<48> {
+struct First : Convolution<48> {
     using Stash = gpipe::Skip<Foo, gpipe::Tensor<Real, 48>>;
     void forward(auto& ctx, auto x, auto y) const {
-        Conv<48>::forward(ctx, x, y);
+        Convolution<48>::forward(ctx, x, y);
         std::copy(x.begin(), x.end(), gpipe::stash<Foo>(ctx).begin());
     }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
-        Conv<48>::backward(ctx, x, dy, dx);
+        Convolution<48>::backward(ctx, x, dy, dx);
         auto const skip = gpipe::stash_gradient<Foo>(ctx);
         for (std::size_t i = 0; i < dx.size(); ++i) dx.data()[i] += skip.data()[i];
     }
 };
-struct Third : Conv<48> {
+struct Third : Convolution<48> {
     using Pop = gpipe::Skip<Foo, gpipe::Tensor<Real, 48>>;
     static constexpr bool backward_reads_pops = false;
     void forward(auto& ctx, auto x, auto y) const {
-        Conv<48>::forward(ctx, x, y);
+        Convolution<48>::forward(ctx, x, y);
         auto const skip = gpipe::pop<Foo>(ctx);
         for (std::size_t i = 0; i < y.size(); ++i) y.data()[i] += skip.data()[i];
     }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
-        Conv<48>::backward(ctx, x, dy, dx);
+        Convolution<48>::backward(ctx, x, dy, dx);
         std::copy(dy.begin(), dy.end(), gpipe::pop_gradient<Foo>(ctx).begin());
     }
 };
@@ -244,7 +217,7 @@ TEST_CASE(
     "H7 H11 conv, conv, conv and a skip: outputs and gradients are those of the plain net for "
     "every cut and checkpointing, and the summary shows the skip") {
     // Below the three a layer whose parameters' gradients show those of the net's input.
-    using N = gpipe::Pipeline<toy::Linear<Real, 5, 48>, First, Conv<48>, Third,
+    using N = gpipe::Pipeline<toy::Linear<Real, 5, 48>, First, Convolution<48>, Third,
                               toy::StrictLinear<Real, 48, 3>>;
     using T = toy::Training<N, Loss, gpipe::SGD, Host>;
     toy::Data<Real> const data(30);

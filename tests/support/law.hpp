@@ -130,8 +130,9 @@ inline gpipe::Model model_of(ChainShape const& chain) {
         LayerInfo const& info = model.infos[i] = chain.layers[i];
         gpipe::LayerFunctions& functions = model.layers[i].functions;
         functions.forward = forward_function;
-        functions.backward = functions.lowest_backward =
-            info.has_whole ? whole_function : halves_function;
+        functions.backward = functions.lowest_backward = info.has_whole ? whole_function
+                                                         : info.splits  ? halves_function
+                                                                        : first_half;
         functions.input_gradient = info.splits ? first_half : functions.backward;
         if (!info.splits || info.deferred.count > 0)
             functions.lowest_input_gradient = functions.input_gradient;

@@ -378,6 +378,35 @@ template <class T, std::size_t N> struct Limited {
     }
 };
 
+/// A convolution of one channel, of three weights, around the ends.
+template <class T, std::size_t N> struct Conv {
+    using Input = gpipe::Tensor<T, N>;
+    using Output = gpipe::Tensor<T, N>;
+    using Parameters = gpipe::Tensor<T, 3>;
+    void initialize(auto& ctx) const {
+        auto numbers = ctx.random(0);
+        for (T& w : ctx.parameters()) w = static_cast<T>(numbers.normal(0.5));
+    }
+    void forward(auto& ctx, auto x, auto y) const {
+        auto const w = ctx.parameters();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < N; ++i)
+                y(s, i) = w[0] * x(s, (i + N - 1) % N) + w[1] * x(s, i) + w[2] * x(s, (i + 1) % N);
+    }
+    void backward(auto& ctx, auto x, auto dy, auto dx) const {
+        auto const w = ctx.parameters();
+        auto const dw = ctx.gradients();
+        for (std::size_t s = 0; s < x.samples(); ++s)
+            for (std::size_t i = 0; i < N; ++i) {
+                dw[0] += dy(s, i) * x(s, (i + N - 1) % N);
+                dw[1] += dy(s, i) * x(s, i);
+                dw[2] += dy(s, i) * x(s, (i + 1) % N);
+                dx(s, i) =
+                    w[0] * dy(s, (i + 1) % N) + w[1] * dy(s, i) + w[2] * dy(s, (i + N - 1) % N);
+            }
+    }
+};
+
 /// A BatchNorm whose micro-batches may have one value of each channel.
 template <class Norm> struct OfOne : Norm {
     OfOne() { this->one_value = true; }

@@ -50,6 +50,7 @@ struct Sizes {
     int percent_deferred = 50; ///< of those: something left by the first half for the second
     int percent_whole = 50;    ///< likewise: a whole backward, too
     int percent_skips = 0;     ///< one more skip from a layer, and then again
+    int percent_frozen = 0;    ///< of all layers, beside those without parameters
 };
 
 /// Skips from any layer to any behind it, half of them not far.
@@ -112,6 +113,7 @@ inline RandomChain random_chain(std::mt19937_64& random, std::size_t length, Siz
         layer.splits = happens(sizes.percent_splits);
         layer.has_whole = !layer.splits || happens(sizes.percent_whole);
         if (layer.splits && happens(sizes.percent_deferred)) layer.deferred = chain.group(some());
+        if (sizes.percent_frozen > 0 && happens(sizes.percent_frozen)) layer.freeze();
         chain.layers.push_back(layer);
     }
     if (happens(50)) chain.loss_scratch = chain.group(some());
@@ -287,6 +289,10 @@ inline std::vector<LayerCall> calls_of(ChainShape const& chain, std::size_t firs
     if (last_cell && kind != Kind::weight_gradient) calls.push_back(call_of_loss(chain));
     for (std::size_t i = last; i-- > first && learns(chain, i);) {
         LayerInfo const& layer = chain.layers[i];
+        if (layer.frozen && !layer.has_whole) { // of its halves the first is left
+            if (kind != Kind::weight_gradient) detail::call_first_half(chain, i, calls);
+            continue;
+        }
         bool const whole = !layer.splits ? kind != Kind::weight_gradient
                                          : kind == Kind::backward && layer.has_whole;
         if (whole) detail::call_whole(chain, i, calls);

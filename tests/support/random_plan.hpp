@@ -120,6 +120,7 @@ inline RandomPlan some_plan(gpipe::Programs programs, bool in_pieces, std::mt199
     sizes.percent_parameters = percents[random() % 5];
     sizes.percent_skips = percent_skips;
     std::size_t const length = cells + random() % (2 * cells + 1);
+    sizes.percent_frozen = length % 3 == 0 ? 30 : 0;
     RandomPlan result{random_chain(random, length, sizes), {}, {}, {}, {}};
     gpipe::Array<std::size_t> const first = some_cut(random, cells, length);
     if (in_pieces) {

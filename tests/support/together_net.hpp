@@ -8,6 +8,7 @@
 #include "skip_layers.hpp"
 
 #include <gpipe/layer/batch.hpp>
+#include <gpipe/layers/gradient_tap.hpp>
 #include <gpipe/pipeline.hpp>
 
 #include <atomic>
@@ -53,39 +54,68 @@ struct Masked {
             to.data()[i] = from.data()[i] * (mask.data()[i] ? heat : heat / 2);
     }
 };
+/// Adds a tensor of the mini-batch, which may come without it.
+struct Shifted {
+    using Input = gpipe::Tensor<float, 6>;
+    using Output = Input;
+    using Side = gpipe::SideInput<Shifted, gpipe::Optional<Shifted, gpipe::Tensor<float, 6>>>;
+    static constexpr gpipe::Reads backward_reads = gpipe::Reads::neither;
+
+    void forward(auto& ctx, auto x, auto y) const {
+        auto const shift = gpipe::side<Shifted>(ctx);
+        for (std::size_t i = 0; i < x.size(); ++i)
+            y.data()[i] = x.data()[i] + (shift ? shift.data()[i] : 0.5f);
+    }
+    void backward(auto&, auto dy, auto dx) const {
+        for (std::size_t i = 0; i < dy.size(); ++i) dx.data()[i] = dy.data()[i];
+    }
+};
 struct TogetherFactors; ///< of what is tied
 template <class L> using TogetherTied = TiedTo<L, TogetherFactors>;
-/// Of all kinds of layers that there are.
+/// Of all kinds of layers that there are. The tap is no first layer: where that is frozen nothing
+/// flows below.
 using TogetherNet = gpipe::Pipeline<
-    Linear<float, 5, 6>, OfOne<gpipe::SyncBatchNorm<gpipe::Tensor<float, 6>>>,
-    TogetherTied<Give<float, 6, 1>>, Dropout<float, 6>, Counter<float, 6>,
-    TogetherTied<Give<float, 6, 3>>, Tanh<float, 6>, Linear<float, 6, 6>, Times<float, 6, 3>, Trips,
-    Plus<float, 6, 4>,
+    Linear<float, 5, 6>, gpipe::GradientTap<gpipe::Tensor<float, 6>>,
+    OfOne<gpipe::SyncBatchNorm<gpipe::Tensor<float, 6>>>, TogetherTied<Give<float, 6, 1>>,
+    Dropout<float, 6>, Counter<float, 6>, TogetherTied<Give<float, 6, 3>>, Tanh<float, 6>,
+    Linear<float, 6, 6>, Times<float, 6, 3>, Trips, Plus<float, 6, 4>,
     OfOne<gpipe::BatchNorm<gpipe::Tensor<float, 6>, gpipe::RunningStatistics::micro_batch>>,
-    Times<float, 6, 2>, StepCounter<float, 6>, Masked, Plus<float, 6, 1>, Masked,
+    Times<float, 6, 2>, StepCounter<float, 6>, Masked, Plus<float, 6, 1>, Masked, Shifted,
     StrictLinear<float, 6, 3>>;
-inline constexpr std::size_t trips = 9; ///< where that stands
-/// That of a net which is no constant.
-inline Trips& trips_of(TogetherNet& net) {
-    constexpr std::size_t leaf = TogetherNet::leaf_of(trips);
-    return const_cast<Trips&>(*static_cast<Trips const*>(net.leaf_objects()[leaf]));
+/// A layer of a net which is no constant.
+template <class L, std::size_t layer> L& layer_of(TogetherNet& net) {
+    constexpr std::size_t leaf = TogetherNet::leaf_of(layer);
+    return const_cast<L&>(*static_cast<L const*>(net.leaf_objects()[leaf]));
+}
+inline Trips& trips_of(TogetherNet& net) { return layer_of<Trips, 10>(net); }
+inline auto& tap_of(TogetherNet& net) {
+    return layer_of<gpipe::GradientTap<gpipe::Tensor<float, 6>>, 1>(net);
 }
 
 /// Random, of so many samples.
 struct TogetherData : Data<float> {
     std::vector<int> mask;
-    TogetherData(std::size_t samples, std::uint32_t seed) : Data<float>(samples, seed) {
+    std::vector<float> shift;
+    TogetherData(std::size_t samples, std::uint32_t seed)
+        : Data<float>(samples, seed), shift(numbers<float>(6 * samples, seed + 500)) {
         for (std::size_t i = 0; i < 6 * samples; ++i) mask.push_back((i * i + seed) % 7 < 4);
     }
-    gpipe::Batch<gpipe::detail::inputs_of<TogetherNet>> batch() const { return {inputs, mask}; }
+    /// `shifts`: whether with what may be absent.
+    gpipe::Batch<gpipe::detail::inputs_of<TogetherNet>> batch(bool shifts = true) const {
+        if (shifts) return {inputs, mask, shift};
+        return {inputs, mask, gpipe::none};
+    }
 };
-/// Sets that number of the next step, in all parts of a crew.
-template <class T> void heat(T& train, float value) {
+/// Calls f(it), or of a crew with each part.
+template <class T, class F> void each_part(T& train, F f) {
     if constexpr (requires { train.ranks(); })
-        for (std::size_t r = 0; r < train.ranks(); ++r)
-            train[r].template constant<Heat>().value = value;
+        for (std::size_t r = 0; r < train.ranks(); ++r) f(train[r]);
     else
-        train.template constant<Heat>().value = value;
+        f(train);
+}
+/// Sets that number of the next step.
+template <class T> void heat(T& train, float value) {
+    each_part(train, [&](auto& part) { part.template constant<Heat>().value = value; });
 }
 
 } // namespace toy

@@ -1,7 +1,8 @@
 // Profiles of layers, and cuts by them: section L of what torchgpipe's tests pin down. L1 and L6
-// are in runtime/conformance.cpp. L7, gradients that parameters have already, has no counterpart: a
-// net has none, and a profile has memory of its own.
+// are in conformance/parity.cpp, too, L5 on a GPU in gpu/control.cu. L7, gradients that parameters
+// have already, has no counterpart: a net has none, and a profile has memory of its own.
 
+#include "support/buffer_layers.hpp"
 #include "support/folder.hpp"
 #include "support/net.hpp"
 #include "support/skip_layers.hpp"
@@ -18,6 +19,7 @@
 #include <doctest/doctest.h>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -81,6 +83,15 @@ template <class T, std::size_t n> struct Holder {
 /// Of the same shapes.
 struct OtherKeeper : Keeper<2> {};
 
+/// Notes a number of all that it is given.
+struct Notes : toy::Tanh<float, 8> {
+    std::vector<float>* to = nullptr;
+    void forward(auto& ctx, auto x, auto y) const {
+        static_assert(std::is_same_v<decltype(x.data()), float const*>); // which it cannot change
+        if (to) to->push_back(x(1, 3));
+        toy::Tanh<float, 8>::forward(ctx, x, y);
+    }
+};
 /// Notes what it was given last.
 struct Recorder : toy::Plus<float, 1, 0> {
     float* given = nullptr;
@@ -108,12 +119,19 @@ TEST_CASE("L2 layers that sleep for 1 to 6 units are cut into 4 and 2 by time") 
     CHECK(gpipe::balance::by_time(profile, 2) == Sizes{4, 2});
 }
 
-TEST_CASE("L3 a chain of three layers of different shapes is timed with what each is given") {
-    using Net =
-        gpipe::Pipeline<toy::Linear<float, 8, 8>, toy::Tanh<float, 8>, toy::Linear<float, 8, 512>>;
-    gpipe::Profile const profile = gpipe::profile(Net{}, {.samples = 64});
+TEST_CASE("L3 a convolution and linear layers are timed with what each is given, in each round the "
+          "same") {
+    using Net = gpipe::Pipeline<toy::Conv<float, 8>, Notes, toy::Linear<float, 8, 512>>;
+    Net net;
+    std::vector<float> notes;
+    const_cast<Notes*>(static_cast<Notes const*>(net.leaf_objects()[1]))->to = &notes;
+    gpipe::Profile const profile = gpipe::profile(net, {.samples = 64});
     INFO(profile);
     CHECK(gpipe::balance::by_time(profile, 2) == Sizes{2, 1});
+    CHECK(notes.size() > 2);
+    CHECK(notes.front() != 0);
+    CHECK(std::count(notes.begin(), notes.end(), notes.front()) ==
+          static_cast<std::ptrdiff_t>(notes.size()));
     gpipe::LayerTimes const times = profile.times();
     REQUIRE(times.forward.size() == 3);
     for (std::size_t l = 0; l < 3; ++l) {
@@ -176,6 +194,25 @@ TEST_CASE("L5 layers are profiled in training, and a training of the same net go
         return result;
     };
     CHECK(losses(true) == losses(false));
+}
+
+TEST_CASE("L5 nor does a profile move statistics") {
+    using Net = toy::BufferNet<float>;
+    toy::Data<float> const data(8);
+    auto const state = [&](bool profiles) {
+        Net const net;
+        toy::Training<Net, toy::MeanSquare<float, 3>, gpipe::SGD, gpipe::device::Host> train(
+            net, {}, {}, {.samples = 8, .seed = 7, .cells = 2, .micro_batches = 2});
+        std::vector<double> all;
+        for (int step = 0; step < 3; ++step) {
+            if (profiles) quick(net, 4);
+            toy::add_state<Net>(train, all); // parameters and buffers
+            all.push_back(train.step(data.inputs, data.targets).loss);
+        }
+        return all;
+    };
+    auto const expected = state(false);
+    CHECK(state(true) == expected);
 }
 
 TEST_CASE("a layer is timed with what those before give and stash") {

@@ -312,6 +312,30 @@ TEST_CASE("declared costs place a chain on lanes by what its cells run again") {
     CHECK(placed.lane[2] == 1);
 }
 
+TEST_CASE(
+    "frozen layers take half of a backward, and none below the lowest that learns, in the cut "
+    "and in simulated time") {
+    auto const simulated = [](std::size_t from, std::size_t to) {
+        std::size_t const bytes[] = {4};
+        Array<gpipe::LayerInfo> infos(8);
+        for (std::size_t i = 0; i < 8; ++i) {
+            infos[i].cost = 1;
+            infos[i].parameters = {bytes, 1};
+            infos[i].output_carries_gradient = true;
+            infos[i].accepts_none = true;
+            if (i >= from && i < to) infos[i].freeze();
+        }
+        Array<double> const costs = gpipe::cut_costs(infos.data(), 8);
+        Array<std::size_t> first(3);
+        gpipe::cut_by_bottleneck(costs.data(), 8, 2, first.data());
+        auto const cost = gpipe::declared_costs({infos.data(), 8, first.data()}, {});
+        return gpipe::simulate<double>(gpipe::schedule::GPipe::programs(2, 8), cost).makespan;
+    };
+    CHECK(simulated(0, 0) == 9 * 12);                // cells of 4 layers
+    CHECK(simulated(0, 4) == 8 * 5 + 3 + 8 * 6 + 2); // of 5, one of which learns, and 3
+    CHECK(simulated(4, 8) == 3 + 8 * 5 + 8 * 6 + 6); // of 3 and 5, four of which are frozen
+}
+
 TEST_CASE("times of other layers are refused") {
     std::mt19937_64 random{2};
     Case const now = some_case(random, false);
