@@ -8,6 +8,7 @@
 #include "support/poison.hpp"
 #include "support/quiet.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 #include "support/uses_all.hpp"
 
 #include "gpt/host_operations.hpp"
@@ -137,7 +138,7 @@ class Comparison {
     }
 
     // False if something is not as it should be.
-    bool run() {
+    bool run(Summary& summary) {
         bool const same = losses_are_the_same();
         for (std::size_t round = 0; round < settings_.rounds; ++round) {
             for (std::size_t i = 0; i < runners_.size(); ++i) {
@@ -149,7 +150,7 @@ class Comparison {
             }
         }
         for (Runner const& runner : runners_) report(runner);
-        if (!settings_.json) summarize();
+        summarize(summary);
         return same;
     }
 
@@ -251,31 +252,23 @@ class Comparison {
         return (median(runner.paced(runner.*times)) - median(never.paced(never.*times))) /
                median(never.paced(never.taken));
     }
-    // Least, median and largest over all policies and budgets.
-    void summarize() const {
-        auto const print = [](char const* what, std::vector<double> const& values) {
-            if (values.empty()) return;
-            std::printf("   %-58s %8.4f %8.4f %8.4f\n", what, quantile(values, 0), median(values),
-                        quantile(values, 1));
-        };
-        std::vector<double> called, by_layer, differences, optimal;
+    // A row for each policy and budget.
+    void summarize(Summary& summary) const {
+        std::string const k = "K = " + std::to_string(cells_) + ", ";
         for (Runner const& runner : runners_) {
-            called.push_back(median(ratios(runner.taken, runner.predicted)));
-            by_layer.push_back(median(ratios(runner.taken, runner.by_layer)));
+            summary.add(k + "step / predicted call by call",
+                        median(ratios(runner.taken, runner.predicted)));
+            summary.add(k + "step / predicted with a time per layer",
+                        median(ratios(runner.taken, runner.by_layer)));
             if (sum(runner.train->extra_forwards()) > 0)
-                differences.push_back(1e2 * std::abs(beyond_never(runner, &Runner::taken) -
-                                                     beyond_never(runner, &Runner::predicted)));
+                summary.add(k + "beyond never's: off the predicted by, %",
+                            1e2 * std::abs(beyond_never(runner, &Runner::taken) -
+                                           beyond_never(runner, &Runner::predicted)));
             Runner const* const best = optimal_within(runner.bytes);
             if (best && runner.name.find("optimal-") != 0)
-                optimal.push_back(median(best->paced(best->taken)) /
-                                  median(runner.paced(runner.taken)));
+                summary.add(k + "optimal / a policy within whose bytes it is",
+                            median(best->paced(best->taken)) / median(runner.paced(runner.taken)));
         }
-        std::printf("   K = %zu, %zu policies and budgets: least, median, largest\n", cells_,
-                    runners_.size());
-        print("step over predicted call by call", called);
-        print("step over predicted with one time per layer", by_layer);
-        print("beyond never's: measured and predicted differ by, in %", differences);
-        print("optimal over each other policy within its bytes", optimal);
     }
     void report(Runner const& runner) const {
         Runner const& never = runners_[0];
@@ -391,8 +384,10 @@ int main(int argc, char** argv) {
                     "extra predicted  optimal predicted  by hand    bytes\n",
                     settings.samples, settings.micro_batches);
     bool good = true;
+    Summary summary("checkpointing", settings.json);
     try {
-        for (std::size_t k : settings.cells) good = Comparison(settings, k).run() && good;
+        for (std::size_t k : settings.cells) good = Comparison(settings, k).run(summary) && good;
+        summary.print();
     } catch (std::exception const& error) {
         std::fprintf(stderr, "checkpointing: %s\n", error.what());
         return 1;

@@ -72,7 +72,7 @@ class Bench {
         : settings_(settings), compiler_(compiler), directory_(std::move(directory)) {}
 
     // False if the compiler fails.
-    bool run() {
+    bool run(Summary& summary) {
         Subject const empty = write("empty file", "empty", 0, "int main() {}\n");
         Subject const header =
             write("headers alone", "headers", 0, "#include <gpipe/gpipe.hpp>\nint main() {}\n");
@@ -99,11 +99,13 @@ class Bench {
         for (std::size_t i = 2; i < subjects.size(); i += 2) {
             report(subjects[i], "headers alone", subjects[1]);
             report(subjects[i + 1], "plain functions", subjects[i]);
+            sum_up(summary, "layer types / plain functions", subjects[i + 1], subjects[i]);
         }
         report(repeats[0], "empty file", subjects[0]);
         report(repeats[1], "Repeat<4>", repeats[0]);
+        sum_up(summary, "Repeat<1000> / Repeat<4>", repeats[1], repeats[0]);
         if (settings_.layers.size() > 1) report_growth(subjects);
-        return run_schedules();
+        return run_schedules(summary);
     }
 
     // The same sources with our headers and with others. False if the compiler fails.
@@ -156,9 +158,7 @@ class Bench {
             return false;
         auto const tell = [&](Subject const& subject, Subject const& before) {
             report(subject, "before", before);
-            if (&subject != &before)
-                summary.add(compiler_.name + ", " + subject.name + " / before",
-                            median(subject.processor) / median(before.processor));
+            if (&subject != &before) sum_up(summary, subject.name + " / before", subject, before);
         };
         for (Subject const& subject : programs) tell(subject, programs[0]);
         for (Subject const& part : parts) report(part, "before", programs[0]);
@@ -167,6 +167,11 @@ class Bench {
     }
 
   private:
+    void sum_up(Summary& summary, std::string const& what, Subject const& subject,
+                Subject const& other) const {
+        summary.add(compiler_.name + ", " + what,
+                    median(subject.processor) / median(other.processor));
+    }
     ProgramShape shape() const {
         return {settings_.cells,
                 settings_.micro_batches,
@@ -176,7 +181,7 @@ class Bench {
     }
 
     // One chain, cut for 8 devices, by schedule.
-    bool run_schedules() {
+    bool run_schedules(Summary& summary) {
         ProgramShape by_schedule = shape();
         by_schedule.cells = schedule_cells;
         by_schedule.micro_batches = schedule_micro_batches;
@@ -190,7 +195,11 @@ class Bench {
                                      16 * repeat_group, repeated_layers(16, by_schedule)));
         }
         if (!compile_all(subjects, settings_.repeat_rounds)) return false;
-        for (Subject const& subject : subjects) report(subject, "GPipe", subjects[0], by_schedule);
+        for (Subject const& subject : subjects) {
+            report(subject, "GPipe", subjects[0], by_schedule);
+            if (&subject != &subjects[0])
+                sum_up(summary, "another schedule / GPipe", subject, subjects[0]);
+        }
         return true;
     }
     static constexpr std::size_t schedule_cells = 8;
@@ -359,12 +368,13 @@ int main(int argc, char** argv) {
             }
             any = true;
             Bench bench(settings, *compiler, directory);
-            good = (settings.include.empty() ? bench.run() : bench.run_against(summary)) && good;
+            good = (settings.include.empty() ? bench.run(summary) : bench.run_against(summary)) &&
+                   good;
         } catch (std::exception const& error) {
             std::fprintf(stderr, "compile_time: %s\n", error.what());
             good = false;
         }
     if (!keeps) std::filesystem::remove_all(directory);
-    if (good && !settings.include.empty()) summary.print();
+    if (any && good) summary.print();
     return any && good ? 0 : 1;
 }

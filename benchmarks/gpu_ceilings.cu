@@ -5,6 +5,7 @@
 // the sum of three bf16 (an H200 then has the rates of TF32 and of FP32).
 #include "support/list.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 
 #include <gpipe/cuda/blas.cuh>
 #include <gpipe/cuda/launch.cuh>
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -130,7 +132,9 @@ inline double copied(gpipe::cuda::Stream const& stream, std::size_t rounds) {
     return 2.0 * bytes / seconds * 1e-9;
 }
 
-inline void print(bool json, char const* what, std::size_t rows, double rate, char const* unit) {
+inline void print(bool json, Summary& summary, char const* what, std::size_t rows, double rate,
+                  char const* unit) {
+    summary.add(std::string(what) + ", " + unit, rate);
     if (json) {
         Record record("gpu_ceilings");
         record.add("what", what).add("rows", rows).add("rate", rate).add("unit", unit).print();
@@ -157,11 +161,12 @@ int main(int argc, char** argv) {
     try {
         gpipe::cuda::device_count(); // or there is nothing to measure
         gpipe::cuda::Stream const stream(0);
-        print(json, "copy", 0, copied(stream, rounds), "GB/s");
+        Summary summary("gpu_ceilings", json);
+        print(json, summary, "copy", 0, copied(stream, rounds), "GB/s");
         for (std::size_t const rows : {1024, 8192}) {
             auto const floats = [&](char const* what, cublasComputeType_t compute) {
-                print(json, what, rows, rate<float>(stream, rows, rounds, CUDA_R_32F, compute),
-                      "TFLOP/s");
+                print(json, summary, what, rows,
+                      rate<float>(stream, rows, rounds, CUDA_R_32F, compute), "TFLOP/s");
             };
             if (emulated) {
                 floats("FP32 in bf16", CUBLAS_COMPUTE_32F_FAST_16BF);
@@ -170,10 +175,11 @@ int main(int argc, char** argv) {
             }
             floats("FP32", CUBLAS_COMPUTE_32F);
             floats("TF32", CUBLAS_COMPUTE_32F_FAST_TF32);
-            print(json, "BF16", rows,
+            print(json, summary, "BF16", rows,
                   rate<__nv_bfloat16>(stream, rows, rounds, CUDA_R_16BF, CUBLAS_COMPUTE_32F),
                   "TFLOP/s");
         }
+        summary.print();
     } catch (std::exception const& error) {
         std::fprintf(stderr, "gpu_ceilings: %s\n", error.what());
         return 1;

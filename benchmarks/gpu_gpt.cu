@@ -3,6 +3,7 @@
 // The same step in plain PyTorch is gpu_gpt_torch.py, which prints its fields likewise.
 #include "support/list.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 #include "support/tokens.hpp"
 #include "support/turns.hpp"
 
@@ -107,6 +108,15 @@ template <class Model> class Measured {
         milliseconds_.push_back(taken.count());
     }
 
+    void sum_up(Summary& summary, Measured const& first) const {
+        if (this != &first)
+            summary.add("K = " + std::to_string(cells_) + " / K = " + std::to_string(first.cells_) +
+                            ", time",
+                        median(ratios(milliseconds_, first.milliseconds_)));
+        summary.add("used / planned bytes", static_cast<double>(train_.used_bytes()) /
+                                                static_cast<double>(train_.planned_bytes()));
+        summary.add("last / first loss", last_loss_ / first_loss_);
+    }
     void report() const {
         double const middle = median(milliseconds_);
         double const per_second =
@@ -165,7 +175,12 @@ void measure(Settings const& settings, std::vector<std::size_t> const& cells) {
     cudaProfilerStop();
     if (!settings.json)
         std::printf(" K    M  checkpointing  ms/step  tokens/s      planned         used  loss\n");
-    for (Measured<Model> const& one : each) one.report();
+    Summary summary("gpu_gpt", settings.json);
+    for (Measured<Model> const& one : each) {
+        one.report();
+        one.sum_up(summary, each.front());
+    }
+    summary.print();
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 // (section 2.3), where one accelerator has 16 GB. Planned, then trained for a step.
 #include "support/list.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 #include "support/tokens.hpp"
 
 #include "gpt/cuda_operations.cuh"
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -75,7 +77,7 @@ struct Settings {
 };
 
 template <class Checkpointing>
-void measure(char const* name, double paper, Settings const& settings) {
+void measure(char const* name, double paper, Settings const& settings, Summary& summary) {
     auto const budget = static_cast<std::size_t>(settings.budget * 1024 * 1024 * 1024);
     constexpr auto all = sizes<Checkpointing>(std::make_index_sequence<most_layers>{});
     std::size_t layers = 0;
@@ -89,6 +91,10 @@ void measure(char const* name, double paper, Settings const& settings) {
     std::size_t const one_more = layers < most_layers ? all[layers].planned() : 0;
     Step step;
     if (!settings.plan) step = size.train(static_cast<int>(settings.gpu), settings.rounds);
+    summary.add(std::string("layers, ") + name, static_cast<double>(layers));
+    if (!settings.plan)
+        summary.add("used / planned bytes",
+                    static_cast<double>(step.used_bytes) / static_cast<double>(bytes), 1.0);
     if (settings.json) {
         Record record("gpu_memory");
         record.add("K", 1).add("M", batch).add("N", batch).add("checkpointing", name);
@@ -125,8 +131,10 @@ int main(int argc, char** argv) {
         if (!settings.json)
             std::printf("         layers   paper   parameters      planned     one more%s\n",
                         settings.plan ? "" : "         used  loss");
-        measure<gpipe::checkpoint::Never>("never", 3, settings);
-        measure<gpipe::checkpoint::Always>("always", 13, settings);
+        Summary summary("gpu_memory", settings.json);
+        measure<gpipe::checkpoint::Never>("never", 3, settings, summary);
+        measure<gpipe::checkpoint::Always>("always", 13, settings, summary);
+        summary.print();
     } catch (std::exception const& error) {
         std::fprintf(stderr, "gpu_memory: %s\n", error.what());
         return 1;

@@ -9,6 +9,7 @@
 #include "support/list.hpp"
 #include "support/quiet.hpp"
 #include "support/record.hpp"
+#include "support/summary.hpp"
 
 #include <gpipe/gpipe.cuh>
 
@@ -153,7 +154,7 @@ struct Probed {
 
 template <std::size_t K>
 void measure(GpuSettings const& settings, std::size_t micro_batches, std::string const& kernels,
-             Work work, std::size_t graphs, std::size_t under_way) {
+             Work work, std::size_t graphs, std::size_t under_way, Summary& summary) {
     std::size_t const samples = settings.samples * micro_batches;
     std::size_t const numbers = samples * kernel::width;
     gpipe::cuda::PinnedBuffer const pinned(2 * numbers * sizeof(float));
@@ -255,6 +256,14 @@ void measure(GpuSettings const& settings, std::size_t micro_batches, std::string
         return result;
     };
     char const* const baseline = graphs ? "handwritten graph" : "handwritten streams";
+    std::string const beside = std::string("ours / ") + baseline + ", ";
+    summary.add(beside + "a step's time",
+                median(ratios(systems[0].microseconds, systems[1].microseconds)));
+    if (under_way == 1) {
+        summary.add(beside + "the GPU's", median(ratios(our_times.gpu, their_times.gpu)));
+        if (!graphs)
+            summary.add(beside + "the host's", median(ratios(our_times.host, their_times.host)));
+    }
     if (settings.json) {
         record()
             .compare("us per step", systems[0].microseconds, baseline, systems[1].microseconds)
@@ -301,17 +310,22 @@ inline void measure_all(GpuSettings const& settings) {
                     " K    M kernels             ours    theirs ratio             "
                     "    ours   theirs      ours    theirs  pipeline   kernels\n",
                     settings.rounds);
+    Summary summary("gpu_overhead", settings.json);
     for (std::string const& kernels : settings.kernels) {
         Work const work = work_of(kernels, settings);
         for (std::size_t k : settings.cells)
             for (std::size_t m : settings.micro_batches)
                 for (std::size_t graphs : settings.graphs)
                     for (std::size_t under_way : settings.under_way) {
-                        if (k == 1) measure<1>(settings, m, kernels, work, graphs, under_way);
-                        if (k == 2) measure<2>(settings, m, kernels, work, graphs, under_way);
-                        if (k == 4) measure<4>(settings, m, kernels, work, graphs, under_way);
+                        if (k == 1)
+                            measure<1>(settings, m, kernels, work, graphs, under_way, summary);
+                        if (k == 2)
+                            measure<2>(settings, m, kernels, work, graphs, under_way, summary);
+                        if (k == 4)
+                            measure<4>(settings, m, kernels, work, graphs, under_way, summary);
                     }
     }
+    summary.print();
 }
 
 } // namespace benchmark

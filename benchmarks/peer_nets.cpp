@@ -12,6 +12,7 @@
 #include "gpt/processor.hpp"
 
 #include <gpipe/gpipe.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -194,10 +195,7 @@ void run(Settings const& settings, Company& company) {
     options.seed = 1;
     options.cells = settings.cells;
     options.micro_batches = settings.micro_batches;
-    if (settings.schedule == gpipe::schedule::GPipe::name)
-        options.schedule = gpipe::schedule::GPipe{};
-    else
-        options.schedule = gpipe::schedule::OneForwardOneBackward{};
+    options.schedule = gpipe::schedule::find_schedule(settings.schedule);
     if constexpr (!std::is_same_v<Company, support::Alone>)
         options.device = {{}, company.all(), settings.cells / settings.ranks};
     Train train{Case::net(), Case::loss(), Case::optimizer(), options};
@@ -270,9 +268,8 @@ int main(int argc, char** argv) {
     options.choice("net", "what is trained", settings.net, {"gpt", "mlp"});
     options.number("cells", "devices, each with a cell", settings.cells, 1, 8);
     options.number("micro-batches", "of a mini-batch", settings.micro_batches, 1, 1024);
-    options.choice("schedule", "what each device does, in which order", settings.schedule,
-                   {std::string(gpipe::schedule::GPipe::name),
-                    std::string(gpipe::schedule::OneForwardOneBackward::name)});
+    options.name("schedule", "what each device does, in which order", gpipe::schedule::schedules(),
+                 settings.schedule);
     options.number("ranks", "processes, each with as many devices; 0: one, by threads",
                    settings.ranks, 0, 8);
     options.number("batch", "samples in a mini-batch; 0: 32 of gpt, 512 of mlp", settings.batch, 0,

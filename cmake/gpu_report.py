@@ -61,14 +61,14 @@ class Step:
 
 
 def objects(output):
-    """The JSON objects of a program's output, one per line; the rest is prose."""
+    """The JSON objects of a program's output, one per line, but those that sum up the others; the rest is prose."""
     found = []
     for line in output.splitlines():
         try:
             value = json.loads(line)
         except ValueError:
             continue
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "summary" not in value:
             found.append(value)
     return found
 

@@ -6,6 +6,7 @@
 #include "support/progress.hpp"
 
 #include <gpipe/loader.hpp>
+#include <gpipe/training.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -78,11 +79,9 @@ class DigitRun {
         }
     }
     /// Prints what came of it: the loss over the digits held out, and of them the share that is
-    /// told right. `more(object)` may add to what --json prints.
-    template <class Train, class Result, class More = void (*)(JsonObject&)>
-    void report(
-        Train const& train, std::string_view optimizer, Result const& result,
-        More more = [](JsonObject&) {}) {
+    /// told right. `more(object)` adds what was chosen to what --json prints.
+    template <class Train, class Result, class More>
+    void report(Train const& train, std::string_view optimizer, Result const& result, More more) {
         double const seconds = now() - begin_;
         progress_->end();
         if (!json_) {
@@ -107,6 +106,20 @@ class DigitRun {
             .add("seconds", seconds);
         more(object);
         std::printf("%s\n", object.text().c_str());
+    }
+
+    /// The same of a training whose policies nobody has chosen.
+    template <class Net, class... Policies, class Result>
+    void report(gpipe::Training<Net, Policies...> const& train, std::string_view optimizer,
+                Result const& result) {
+        report(train, optimizer, result, [](JsonObject& object) {
+            object.add("schedule", gpipe::schedule::GPipe::name)
+                .add("checkpointing", gpipe::checkpoint::ExceptLast::name)
+                .add("device", "host")
+                .add("replicas", 1)
+                .add("ranks", 1)
+                .add("parameters", Net::parameters());
+        });
     }
 
   private:

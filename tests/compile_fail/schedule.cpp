@@ -35,6 +35,9 @@
 // expect GPIPE_NOT_CONSTEXPR: gpipe: programs\(K, M\) of the schedule is no constant: it must be constexpr, may throw nothing
 // expect GPIPE_THROWS: gpipe: programs\(K, M\) of the schedule is no constant
 // expect GPIPE_THROWS: CheckConstantSchedule<.*(, 2, 3>|K=2, M=3)
+// expect GPIPE_MORE_DEVICES: gpipe: programs\(K, M\) of the schedule is no constant
+// expect GPIPE_MORE_DEVICES: CheckConstantSchedule<.*(, 2, 3>|K=2, M=3)
+// expect GPIPE_PAST_THE_ROOM: gpipe: programs\(K, M\) of the schedule is no constant
 // expect GPIPE_TOO_FEW_FOR_A_CONSTANT: gpipe: the schedule needs more micro-batches than there are: at least
 // expect GPIPE_PASS_DROPS: gpipe: an action is missing from the programs of Policy
 // expect GPIPE_PASS_DROPS: CheckPrograms<(Pass, |.*Policy=(Pass|Checkpointing))
@@ -105,7 +108,7 @@ struct Schedule {
     static constexpr std::size_t cells_per_device = 2;
 #endif
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
-        Programs result(devices, devices, micro_batches, 13);
+        Programs result(devices, devices, micro_batches, 5); // more make room for themselves
 #if defined(GPIPE_IDLE_DEVICE)
         result.place(1, 0);
 #elif defined(GPIPE_NO_SUCH_DEVICE)
@@ -152,6 +155,11 @@ struct Schedule {
 #endif
 #if !defined(GPIPE_NOT_ENDED)
         result.next_device();
+#endif
+#if defined(GPIPE_MORE_DEVICES)
+        result.next_device();
+#elif defined(GPIPE_PAST_THE_ROOM)
+        result[99] = backward(1, 0);
 #endif
 #if defined(GPIPE_BEHIND_THE_LAST)
         result.add(backward(1, 0));

@@ -120,8 +120,8 @@ struct Looks : toy::Scale<Real, 1> {
 
 } // namespace
 
-TEST_CASE(
-    "N1 N2 N3 a layer cannot write its input: it is const, and never the memory of its output") {
+TEST_CASE("P8 N1 N2 N3 a layer cannot write its input: it is const, and never the memory of its "
+          "output") {
     using N = gpipe::Pipeline<Line, Looks, Line>;
     using T = Train<N>;
     auto const data = toy::numbers<Real>(6, 1);

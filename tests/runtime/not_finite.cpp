@@ -288,8 +288,18 @@ TEST_CASE_TEMPLATE(
             if (gradients) spoilt = {{0, 1, no_number}};
             CHECK(message(train, targets) == "gpipe: the loss of micro-batch 1 is nan");
             CHECK((state_of(train) == before));
-            Says::weight = no_number;
-            CHECK(has(message(train, ones()), "weight"));
+            for (double const weight : {no_number, infinity, -infinity}) {
+                Says::weight = weight;
+                std::string const said = message(train, ones());
+                CAPTURE(said);
+                CHECK(has(said, "weight"));
+                CHECK(has(said, weight > 0 ? "inf" : weight < 0 ? "-inf" : "nan"));
+                CHECK((state_of(train) == before));
+            }
+            // Of all micro-batches together alone.
+            Says::weight = 1e308;
+            CHECK(message(train, ones()) ==
+                  "gpipe: the loss's total weight over the mini-batch is inf, not finite");
             CHECK((state_of(train) == before));
             Says::weight = 1;
             spoilt.clear();

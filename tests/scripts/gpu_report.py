@@ -132,6 +132,8 @@ class Tests(unittest.TestCase):
         def said(*pairs):
             return ["\n".join(json.dumps({"K": 1, "first_loss": a, "last_loss": b}) for a, b in pairs)]
         self.assertEqual(gpu_report.learns(said((2.0, 1.5), (2.0, 1.5))), {"first_loss": 2.0, "last_loss": 1.5})
+        summed_up = json.dumps({"summary": "last / first loss", "median": 0.75})
+        self.assertEqual(gpu_report.learns([said((2.0, 1.5))[0] + "\n" + summed_up])["last_loss"], 1.5)
         for wrong in ([(2.0, 1.5), (2.0, 1.5000000000000002)], [(2.0, 2.0)], [(1.0, 2.0)], []):
             with self.assertRaises(gpu_report.Failed):
                 gpu_report.learns(said(*wrong))

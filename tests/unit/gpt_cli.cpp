@@ -373,6 +373,19 @@ TEST_CASE("train_gpt refuses what it cannot do with one line and exit status 2")
         CHECK(ran.lines(ran.err) == 1);
         CHECK(ran.err.find("train_gpt: ") == 0);
     }
+    // A name that there is not lists those that there are.
+    std::vector<std::vector<std::string>> const names = {
+        {"--schedule none", "GPipe", "DualPipeV", "BreadthFirst"},
+        {"--checkpointing sometimes", "never", "except-last", "every-segment-"},
+        {"--optimizer lion", "sgd", "adamw"}};
+    for (auto const& each : names) {
+        std::string const said = train_gpt(folder, with_text + each[0]).err;
+        CAPTURE(said);
+        std::size_t const list = said.find("'; there are ");
+        REQUIRE(list != std::string::npos);
+        for (std::size_t i = 1; i < each.size(); ++i)
+            CHECK(said.find(each[i], list) != std::string::npos);
+    }
 }
 
 TEST_CASE("train_gpt says of a picture that cannot be written why, before it trains or after") {

@@ -85,10 +85,14 @@ TEST_CASE("the perceptron tells 94 of 100 digits that it has not seen") {
     CHECK(found[0].at("held_out_samples").number == 1000);
     CHECK(found[0].at("planned_bytes").number == found[0].at("used_bytes").number);
     CHECK(found[0].at("final_loss").number < 0.1 * found[0].at("first_loss").number);
-    for (char const* name : {"steps", "batch", "devices", "cells", "micro_batches", "optimizer",
-                             "threads", "seed", "learning_rate", "layers", "held_out_loss",
-                             "samples_per_second", "step_milliseconds", "seconds"})
+    for (char const* name :
+         {"steps", "batch", "devices", "cells", "micro_batches", "optimizer", "threads", "seed",
+          "learning_rate", "layers", "held_out_loss", "samples_per_second", "step_milliseconds",
+          "seconds", "used_bytes", "device", "replicas", "ranks"})
         CHECK_NOTHROW(found[0].at(name));
+    CHECK(found[0].at("schedule").string == "GPipe");
+    CHECK(found[0].at("checkpointing").string == "except-last");
+    CHECK(found[0].at("parameters").number == (784 + 1) * 128 + (128 + 1) * 10);
     CHECK(program.out("--steps 3").text.find(" % of 1000 digits held out are told right") !=
           std::string::npos);
 }
@@ -108,6 +112,15 @@ TEST_CASE("it trains on files, the same for a seed") {
     CHECK(loss("") != loss(" --seed 2"));
     CHECK(program.errors("--steps 30 --learning-rate 10 --batch 1" + files.arguments()).status <=
           1);
+}
+
+TEST_CASE("it tells as many on files, which have pixels in 256 steps") {
+    Files files;
+    files.write(support::drawn_digits(5000, 2)); // others than it draws itself
+    auto const found = program.objects(files.arguments());
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].at("held_out_samples").number == 1000);
+    CHECK(found[0].at("held_out_accuracy").number >= 0.94);
 }
 
 TEST_CASE("files that are no digits are refused with one line that names the file") {
