@@ -11,7 +11,9 @@
 #include "gpt/processor.hpp"
 
 #include <gpipe/gpipe.hpp>
+#include <gpipe/schedule/schedule_catalogue.hpp>
 
+#include <algorithm>
 #include <barrier>
 #include <cstdint>
 #include <cstdio>
@@ -26,11 +28,13 @@ namespace {
 using namespace benchmark;
 
 using Model = gpt::Standard;
-using Train = gpipe::Training<Model::Net, gpipe::Cells<gpipe::dynamic>,
-                              gpipe::MicroBatches<gpipe::dynamic>, gpipe::Loss<Model::Loss>,
-                              gpipe::Optimizer<gpipe::AdamW>, gpipe::checkpoint::Dynamic>;
+using Train =
+    gpipe::Training<Model::Net, gpipe::Cells<gpipe::dynamic>, gpipe::MicroBatches<gpipe::dynamic>,
+                    gpipe::Loss<Model::Loss>, gpipe::Optimizer<gpipe::AdamW>,
+                    gpipe::schedule::Dynamic, gpipe::checkpoint::Dynamic>;
 
 struct Settings {
+    gpipe::schedule::Dynamic schedule;
     std::vector<std::size_t> micro_batches;
     std::vector<std::string> checkpointing;
     std::size_t samples = 32;
@@ -90,6 +94,8 @@ class Comparison {
             targets_[i] = static_cast<std::int32_t>((i + 1) * (i + 1) % 61 * 7 % classes);
         }
         one_timed_ = make(1, 0);
+        durations_of_one_ = Durations(one_->programs().cells());
+        durations_of_two_ = Durations(two_->programs().cells());
         one_timed_->time_actions();
         slow_->time_actions();
     }
@@ -116,6 +122,7 @@ class Comparison {
                                                       .seed = 1,
                                                       .cells = cells,
                                                       .micro_batches = micro_batches_,
+                                                      .schedule = settings_.schedule,
                                                       .checkpointing = policy(checkpointing_),
                                                       .device = {.threads = threads}});
     }
@@ -161,6 +168,9 @@ class Comparison {
             Record record("efficiency");
             record.add("K", 2).add("M", micro_batches_).add("L", Model::Net::size);
             record.add("N", settings_.samples).add("checkpointing", checkpointing_);
+            // Rows of earlier commits have none.
+            if (settings_.schedule.name() != gpipe::schedule::GPipe::name)
+                record.add("schedule", settings_.schedule.name());
             record.add("recomputes_per_cell", recomputed(two_->programs()));
             record.add("recomputes_of_one_cell", recomputed(one_->programs()));
             record.add("threads", two_->lanes());
@@ -192,8 +202,8 @@ class Comparison {
     std::unique_ptr<Train> two_;
     std::unique_ptr<Train> slow_; // two cells on one thread
     std::unique_ptr<Train> one_timed_;
-    Durations durations_of_one_{1};
-    Durations durations_of_two_{2};
+    Durations durations_of_one_{0};
+    Durations durations_of_two_{0};
     // By round: seconds of the steps of one cell, of two, of one while another runs.
     std::vector<double> alone_;
     std::vector<double> both_;
@@ -204,6 +214,7 @@ class Comparison {
 
 int main(int argc, char** argv) {
     Settings settings;
+    std::string schedule(gpipe::schedule::GPipe::name);
     std::string micro_batches = "4,8,16,32";
     std::string checkpointing = "never,always,except-last";
     support::Options options(
@@ -211,6 +222,7 @@ int main(int argc, char** argv) {
                       "bound x machine / 2: what the program allows with the durations of its "
                       "actions,\ntimes what two independent trainings at once get out of this "
                       "machine.");
+    options.name("schedule", "of one cell and of two", gpipe::schedule::schedules(), schedule);
     options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
     options.text("checkpointing", "NAME,...", "policies", checkpointing);
     options.number("samples", "N, samples in a mini-batch", settings.samples, 1, 1024);
@@ -228,16 +240,21 @@ int main(int argc, char** argv) {
         settings.micro_batches = numbers("--micro-batches", micro_batches, {}, 1024);
         settings.checkpointing =
             words("--checkpointing", checkpointing, {"never", "always", "except-last"});
+        settings.schedule = gpipe::schedule::find_schedule(schedule);
+        std::size_t const least = settings.schedule.least_micro_batches(2);
+        if (std::ranges::min(settings.micro_batches) < least)
+            throw support::UsageError(schedule + " needs at least " + std::to_string(least) +
+                                      " micro-batches for two devices");
     } catch (support::UsageError const& error) {
         return options.refuse(error.what());
     }
     std::fprintf(stderr, "%s\n", gpt::kernels().c_str());
     if (!settings.json)
-        std::printf("N = %zu; ms per step of one cell and of two; medians of %zu rounds; the "
+        std::printf("%s, N = %zu; ms per step of one cell and of two; medians of %zu rounds; the "
                     "ratio's quartiles;\nmicro-batches recomputed by each of two cells; by one\n"
                     "  M  checkpointing     one     two speed-up   bound  machine    goal  "
                     "speed-up / goal      recomputed\n",
-                    settings.samples, settings.rounds);
+                    schedule.c_str(), settings.samples, settings.rounds);
     Summary summary("efficiency", settings.json);
     for (std::string const& name : settings.checkpointing)
         for (std::size_t m : settings.micro_batches) Comparison(settings, m, name).run(summary);

@@ -243,6 +243,22 @@ void bubbles(Settings const& settings) {
     }
 }
 
+// What it is worth that cells which run again keep their backward's halves apart.
+void compare_joined(Summary& summary) {
+    auto const makespan = [](gpipe::Programs const& programs) {
+        return gpipe::simulate<double>(
+                   programs, [](gpipe::Action const& a) { return double(gpipe::unit_cost(a)); })
+            .makespan;
+    };
+    for (auto const& schedule : schedules(8, 32)) {
+        gpipe::Programs const apart = gpipe::checkpoint::Always::lower(schedule.programs(8, 32));
+        auto const joined = gpipe::join_halves(apart, gpipe::Array<bool>(apart.cells()));
+        if (joined.size() < apart.size())
+            summary.add(std::string(schedule.name()) + ", always, K = 8, M = 32: joined / halves",
+                        makespan(joined) / makespan(apart));
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -268,5 +284,6 @@ int main(int argc, char** argv) {
     Summary summary("schedules", settings.json);
     compare_with_simulation(settings, summary);
     bubbles(settings);
+    if (settings.most_cells >= 8) compare_joined(summary);
     summary.print();
 }

@@ -33,7 +33,7 @@ class Summary {
         if (!json_) std::printf("\n%-52s rows    least   median  largest\n", "all rows");
         for (auto const& [name, at_most, values] : figures_) {
             auto const good = std::count_if(values.begin(), values.end(),
-                                            [&](double value) { return value <= at_most; });
+                                            [most = at_most](double v) { return v <= most; });
             bool const judged = std::isfinite(at_most);
             if (json_) {
                 Record record(benchmark_);

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <functional>
 #include <limits>
@@ -98,6 +99,32 @@ TEST_CASE("a step that is kept is launched by one call, and its layers are not c
         if (i >= 3) CHECK(cuda_double::calls() - before < 20);
     }
     CHECK(parameters(train) == expected.values);
+}
+
+TEST_CASE("what the nodes of a captured step wait for: those before them on their stream, and what "
+          "comes from other devices") {
+    // By number of cells: for how many that are not the one before.
+    std::size_t const waits[] = {0, 0, 10, 0, 35};
+    for (std::size_t const cells : {1, 2, 4}) {
+        cuda_double::Session session({.devices = 2});
+        Train train(Net{}, {}, Adam{1e-2f}, options(1, cells));
+        for (std::uint32_t i = 0; i < 3; ++i) {
+            auto const d = data(8, i);
+            (void)train.step(d.inputs, d.targets).loss;
+        }
+        std::size_t graphs = 0;
+        for (std::string const& line : cuda_double::call_log()) {
+            std::size_t const at = line.find(" of ");
+            if (line.find("cudaStreamEndCapture") != 0 || at == std::string::npos) continue;
+            std::size_t nodes = 0, edges = 0;
+            REQUIRE(std::sscanf(line.c_str() + at, " of %zu nodes, %zu edges", &nodes, &edges) ==
+                    2);
+            MESSAGE("K = ", cells, ", M = 3: ", nodes, " nodes, ", edges, " edges");
+            CHECK(edges - (nodes - 1) == waits[cells]);
+            ++graphs;
+        }
+        CHECK(graphs == 2);
+    }
 }
 
 TEST_CASE(

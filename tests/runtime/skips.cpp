@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <doctest/doctest.h>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -64,26 +66,31 @@ template <class Device> typename Train<Device>::Options options(std::size_t devi
 
 } // namespace
 
-TEST_CASE_TEMPLATE("P1 skips: every schedule, checkpointing, number of devices and link trains as "
-                   "the plain loop",
-                   Device, Host, Remote) {
-    std::vector<std::size_t> const sizes{13, 7, 13}; // of 7 samples one micro-batch stays empty
-    Expected descending(8, Backward::descending, sizes);
-    Expected ascending(8, Backward::ascending, sizes);
+TEST_CASE_TEMPLATE(
+    "P1 skips: every schedule, checkpointing, number of devices and of micro-batches "
+    "and link trains as the plain loop",
+    Device, Host, Remote) {
     std::size_t trained = 0;
-    toy::each_way<Device>(L, L, 8, toy::sanitized ? 67 : 199,
-                          [&](auto schedule, std::size_t k, auto checkpointing, auto const& run,
-                              std::string const& words) {
-                              auto o = options<Device>(k);
-                              o.schedule = schedule;
-                              o.checkpointing = checkpointing;
-                              o.device = run;
-                              INFO(words);
-                              Train<Device> train(Net{}, {}, Adam{1e-2f}, o);
-                              bool const descends = schedule.name() == "GPipe";
-                              CHECK((descends ? descending : ascending).differs(train) == "");
-                              ++trained;
-                          });
+    for (std::size_t const m : {1, 3, 8}) {
+        // Of the second mini-batch one micro-batch stays empty.
+        std::vector<std::size_t> const sizes{13, m == 1 ? 7 : m - 1, 13};
+        Expected descending(m, Backward::descending, sizes);
+        Expected ascending(m, Backward::ascending, sizes);
+        toy::each_way<Device>(L, L, m, toy::sanitized ? 199 : 599,
+                              [&](auto schedule, std::size_t k, auto checkpointing, auto const& run,
+                                  std::string const& words) {
+                                  auto o = options<Device>(k);
+                                  o.micro_batches = m;
+                                  o.schedule = schedule;
+                                  o.checkpointing = checkpointing;
+                                  o.device = run;
+                                  INFO(words, ", M = ", m);
+                                  Train<Device> train(Net{}, {}, Adam{1e-2f}, o);
+                                  bool const descends = schedule.name() == "GPipe";
+                                  CHECK((descends ? descending : ascending).differs(train) == "");
+                                  ++trained;
+                              });
+    }
     MESSAGE(trained << " trainings");
     CHECK(trained > 5);
 }
@@ -92,24 +99,61 @@ TEST_CASE_TEMPLATE("P1 skips: wherever the chain is cut", Device, Host, Remote) 
     std::size_t n = 0;
     auto const runs = toy::runs<Device>();
     auto const policies = toy::every_checkpointing();
-    Expected descending(8, Backward::descending, {13, 4});
-    Expected ascending(8, Backward::ascending, {13, 4});
+    std::size_t const every_m[] = {8, 3, 1};
+    std::deque<Expected> descending, ascending; // by M; they cannot be moved
+    for (std::size_t const m : every_m) {
+        descending.emplace_back(m, Backward::descending, std::vector<std::size_t>{13, 4});
+        ascending.emplace_back(m, Backward::ascending, std::vector<std::size_t>{13, 4});
+    }
     for (std::size_t first = 1; first < L; ++first)
         for (std::size_t second = first + 1; second < L; ++second)
             for (toy::NamedSchedule const& schedule : toy::schedules) {
                 if (n++ % toy::one_of(29) != 0) continue;
+                std::size_t const i = n / toy::one_of(29) % std::size(every_m);
                 auto o = options<Device>(3);
                 toy::hand = {first, second - first, L - second};
+                o.micro_batches = every_m[i];
                 o.schedule = schedule.policy;
                 o.checkpointing = policies[n % policies.size()].policy;
                 o.device = runs[n / 3 % runs.size()];
                 Train<Device> train(Net{}, {}, Adam{1e-2f}, o);
                 toy::hand.clear();
                 INFO("cut at ", first, " and ", second, ", ", schedule.name, ", ",
-                     policies[n % policies.size()].name, ", ", toy::describe(o.device));
-                CHECK((schedule.order == Backward::descending ? descending : ascending)
-                          .differs(train) == "");
+                     policies[n % policies.size()].name, ", ", toy::describe(o.device),
+                     ", M = ", every_m[i]);
+                bool const descends = schedule.order == Backward::descending;
+                CHECK((descends ? descending : ascending)[i].differs(train) == "");
             }
+}
+
+TEST_CASE(
+    "nothing is copied within a device: two of its cells have no copy between them, of a skip "
+    "or of the chain's own edge, where devices have") {
+    std::size_t within[2] = {}, copies[2] = {}; // edges of the chain, skips
+    for (auto const link : {gpipe::Link::copied, gpipe::Link::staged})
+        for (gpipe::schedule::Dynamic const& schedule :
+             {gpipe::schedule::Dynamic(gpipe::schedule::ZeroBubbleV{}),
+              gpipe::schedule::Dynamic(gpipe::schedule::Interleaved1F1B<3>{})}) {
+            auto o = options<Remote>(2);
+            o.schedule = schedule;
+            o.device = {.seed = 1, .link = link};
+            Train<Remote> train(Net{}, {}, Adam{1e-2f}, o);
+            gpipe::Lowered const& table = train.plan().lowered;
+            for (gpipe::Edge const& edge : table.edges) {
+                bool const inside =
+                    table.programs.device_of(edge.from) == table.programs.device_of(edge.to);
+                INFO(schedule.name(), ", from cell ", edge.from, " to ", edge.to);
+                CHECK(edge.link == (inside ? gpipe::Link::shared : link));
+                (inside ? within : copies)[edge.is_skip()] += 1;
+            }
+            // Of what does not go from device to device there is no copy in the table, either.
+            for (gpipe::Action const& action : table.programs)
+                if (is_transfer(action.kind)) CHECK(!table.edges[action.edge].shared());
+        }
+    for (std::size_t const skips : {0, 1}) {
+        CHECK(within[skips] > 0);
+        CHECK(copies[skips] > 0);
+    }
 }
 
 // What the conformance list has of skips (H, J; see conformance/entries.txt). A layer that declares

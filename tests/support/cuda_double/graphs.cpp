@@ -57,7 +57,10 @@ cudaError_t end_capture(World& w, cudaStream_t handle, Stream& s, cudaGraph_t* g
     if (!whole) return cudaErrorStreamCaptureUnjoined;
     if (w.failing) return cudaSuccess;
     Graph g{++w.made, s.device, std::move(capture->works)};
-    w.note(": graph " + std::to_string(g.number));
+    std::size_t edges = 0;
+    for (Captured const& captured : g.works) edges += captured.after.size();
+    w.note(": graph " + std::to_string(g.number) + " of " + std::to_string(g.works.size()) +
+           " nodes, " + std::to_string(edges) + " edges");
     *graph = make_handle<cudaGraph_t>();
     w.graphs.emplace(*graph, std::move(g));
     return cudaSuccess;
