@@ -1,4 +1,5 @@
-// Near-empty layers on one lane, so many steps: for scripts/instructions, which counts what they take.
+// Near-empty layers on one lane, so many steps: for scripts/instructions, which counts what they
+// take.
 #include "../benchmarks/support/handwritten.hpp"
 
 #include <gpipe/gpipe.hpp>
