@@ -320,6 +320,22 @@ TEST_CASE("frozen by type is frozen by number, and known to constants") {
     CHECK(deep.plan().first[1] == 8); // 6 + 2 * 3 of 24 thirds
 }
 
+TEST_CASE("cells below all that learns keep nothing for a recompute, which calls none of them") {
+    constexpr std::size_t wide = 64, samples = 16;
+    using Layer = toy::Linear<Real, wide, wide>;
+    using Deep = gpipe::Pipeline<gpipe::Repeat<6, gpipe::Frozen<Layer>>, gpipe::Repeat<2, Layer>>;
+    auto const bytes = [&](auto checkpointing) {
+        gpipe::Training<Deep, gpipe::Balance<2, 2, 2, 2>, gpipe::MicroBatches<samples>,
+                        gpipe::schedule::ZeroBubbleV, gpipe::Loss<toy::MeanSquare<Real, wide>>,
+                        decltype(checkpointing)>
+            train({}, {}, {}, {.samples = samples});
+        CHECK(train.used_bytes() == train.planned_bytes());
+        auto const& of = train.plan().devices[1]; // two cells, one behind the other
+        return of.boundary + of.activations;
+    };
+    CHECK(bytes(gpipe::checkpoint::Always{}) == bytes(gpipe::checkpoint::Never{}));
+}
+
 namespace {
 
 /// More parameter tensors than can be frozen one by one.

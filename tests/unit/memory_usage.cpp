@@ -95,8 +95,7 @@ std::size_t check_usage(MemoryPlan const& plan, Times const& times) {
     for (std::size_t d = 0; d < curves.size(); ++d) {
         gpipe::DeviceBytes const& bytes = plan.devices[d];
         check_curve(curves[d], bytes.total(), double(times.makespan));
-        REQUIRE(curves[d].fixed == bytes.parameters + bytes.gradients + bytes.optimizer +
-                                       bytes.staging + bytes.handles);
+        REQUIRE(curves[d].fixed == bytes.state() + bytes.staging + bytes.handles);
         std::vector<Life> const lives = lives_of(plan, times, d);
         std::set<double> instants{0};
         for (Life const& life : lives) instants.insert({life.begin, life.end});

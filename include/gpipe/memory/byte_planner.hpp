@@ -169,6 +169,7 @@ class BytePlanner {
         for (std::size_t c = 0; c < cells_; ++c) {
             CellValues& cell = plan_.cells[c];
             cell.retained = moves(c);
+            cell.runs_again = runs_again(c);
             if (c == 0) continue;
             Edge& edge = plan_.lowered.edges[c - 1];
             // The output of a recompute, where it needs room at all, goes where the gradient will.
@@ -189,6 +190,13 @@ class BytePlanner {
                                               moving.pool(Holds::input_back, c - 1).slots <
                                           plan_.pools.pool(Holds::input, c - 1).slots;
         assign();
+    }
+    // Whether its recompute calls anything: for the loss always. Nobody wants what cells below all
+    // that learn compute again, nor an only layer's output, if that has stayed for who reads it.
+    constexpr bool runs_again(std::size_t c) const {
+        if (c + 1 == cells_) return true;
+        bool const is_one = plan_.first[c] + 1 == plan_.first[c + 1] && is_whole(reversals_[c]);
+        return learns(c) && (!is_one || top(c).saved.count > 0 || plan_.rewrites_output(c));
     }
     // Whether anything of the cell leaves the device.
     constexpr bool moves(std::size_t c) const {

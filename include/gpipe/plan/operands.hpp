@@ -210,7 +210,9 @@ class OperandBuilder {
         for (std::uint32_t const e : edges_.into(now_.cell)) {
             Edge const& edge = edges_[e];
             bool const weighs = now_.kind == Kind::weight_gradient;
-            if (recompute || (weighs ? edge.taker_weighs : edge.taker_reverses))
+            if (recompute ? cells_[now_.cell].runs_again
+                : weighs  ? edge.taker_weighs
+                          : edge.taker_reverses)
                 read(back && !edge.is_skip() ? Holds::input_back : Holds::input, e, input_of(e));
         }
     }
