@@ -112,6 +112,8 @@ class DigitRun {
     template <class Net, class... Policies, class Result>
     void report(gpipe::Training<Net, Policies...> const& train, std::string_view optimizer,
                 Result const& result) {
+        static_assert(sizeof...(Policies) == 4, "cells, micro-batches, loss and optimizer; of "
+                                                "another policy report() has to be told");
         report(train, optimizer, result, [](JsonObject& object) {
             object.add("schedule", gpipe::schedule::GPipe::name)
                 .add("checkpointing", gpipe::checkpoint::ExceptLast::name)

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -125,6 +126,12 @@ template <class L> struct FaultyHalves<L, false> : FaultyWhole<L> {};
 
 /// Layer L, with a fault in all of its gradients that can have it.
 template <class L> struct Faulty : detail::FaultyHalves<L> {};
+/// Whether that tensor's gradient comes out wrong in a layer with this fault, which leaves popped
+/// ones as they are, and adds to none but parameters'.
+inline bool spoils(GradientFault fault, std::string const& tensor) {
+    return !tensor.starts_with("popped") &&
+           (fault != GradientFault::set || tensor.starts_with("par"));
+}
 template <class Loss> struct FaultyLoss : Loss {
     GradientFault fault = GradientFault::none;
 
