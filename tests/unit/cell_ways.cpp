@@ -270,8 +270,8 @@ TEST_CASE("the tighter a plan, the fewer bytes, and no fewer than live at once")
     CHECK(result.lower[1] > 0);
     CHECK(result.fewer > 0);
     CHECK(result.quantile(0.5) == 1);
-    CHECK(result.quantile(0.99) <= 1.1);
-    CHECK(result.ratios.back() <= 1.4);
+    CHECK(result.quantile(0.99) <= 1.07);
+    CHECK(result.ratios.back() <= 1.2);
 }
 
 // Where neither slots of 256 bytes nor what neighbours do by chance, nor cells of unequal length
@@ -282,8 +282,8 @@ TEST_CASE("bytes over those that live at once, of large tensors under the librar
     print("the library's schedules, tensors of up to 4 MB", result);
     CHECK(result.quantile(0.5) == 1);
     if (toy::sanitized) return; // few
-    CHECK(result.quantile(0.99) <= 1.12);
-    CHECK(result.within(1.05) >= 0.93);
+    CHECK(result.quantile(0.99) <= 1.06);
+    CHECK(result.within(1.05) >= 0.98);
     CHECK(result.ratios.back() <= 1.2);
 }
 
@@ -420,22 +420,103 @@ TEST_CASE("bytes are taken as low as enough of them are free, and none is forgot
     }
 }
 
-TEST_CASE("no placement is lower than what lives at some moment") {
-    std::mt19937 random(6);
-    auto const below = [&](std::uint32_t end) {
-        return static_cast<std::uint32_t>(random() % end);
-    };
-    for (std::size_t n = 0; n < toy::cases(200); ++n) {
-        std::uint32_t const slices = 1 + below(6);
-        gpipe::Array<gpipe::detail::Lifetime> all(below(8));
-        std::vector<std::size_t> live(slices);
-        for (gpipe::detail::Lifetime& one : all) {
-            one.begin = below(slices);
-            one.end = one.begin + below(slices - one.begin);
-            one.bytes = below(100);
-            for (std::uint32_t t = one.begin; t <= one.end; ++t) live[t] += one.bytes;
+namespace {
+
+using gpipe::detail::Lifetime;
+
+// Some, of which two in ten that live at once may still lie in the same bytes.
+struct Lifetimes {
+    std::uint32_t slices;
+    gpipe::Array<Lifetime> all;
+    std::vector<bool> apart; // by pair
+
+    Lifetimes(std::mt19937& random, std::size_t most)
+        : slices(1 + static_cast<std::uint32_t>(random() % 6)), all(random() % most),
+          apart(all.size() * all.size()) {
+        for (Lifetime& one : all) {
+            one.begin = static_cast<std::uint32_t>(random() % slices);
+            one.end = one.begin + static_cast<std::uint32_t>(random() % (slices - one.begin));
+            one.bytes = gpipe::slot_alignment * (1 + random() % 9);
         }
-        REQUIRE(gpipe::detail::live_bytes(all, slices) ==
-                *std::max_element(live.begin(), live.end()));
+        for (std::size_t a = 0; a < all.size(); ++a)
+            for (std::size_t b = 0; b < a; ++b)
+                apart[a * all.size() + b] = apart[b * all.size() + a] = random() % 5 == 0;
     }
+    static bool may(void const* of, std::uint32_t a, std::uint32_t b) {
+        auto const& self = *static_cast<Lifetimes const*>(of);
+        return self.apart[a * self.all.size() + b];
+    }
+    bool meet(std::size_t a, std::size_t b) const {
+        return all[a].begin <= all[b].end && all[b].begin <= all[a].end &&
+               !apart[a * all.size() + b];
+    }
+    std::size_t most_at_once() const {
+        std::size_t most = 0;
+        for (std::uint32_t t = 0; t < slices; ++t) {
+            std::size_t bytes = 0;
+            for (Lifetime const& one : all)
+                if (one.begin <= t && t <= one.end) bytes += one.bytes;
+            most = std::max(most, bytes);
+        }
+        return most;
+    }
+    // In the best of all orders, each as low as those before let it.
+    std::size_t lowest() const {
+        std::vector<std::size_t> order(all.size()), at(all.size());
+        for (std::size_t v = 0; v < order.size(); ++v) order[v] = v;
+        std::size_t best = gpipe::detail::ValuePlacer::too_high;
+        do {
+            std::size_t height = 0;
+            for (std::size_t k = 0; k < order.size(); ++k) {
+                std::size_t const v = order[k];
+                at[v] = 0;
+                for (std::size_t n = 0; n < k; ++n)
+                    if (std::size_t const o = order[n]; meet(v, o) &&
+                                                        at[v] < at[o] + all[o].bytes &&
+                                                        at[o] < at[v] + all[v].bytes) {
+                        at[v] = at[o] + all[o].bytes;
+                        n = static_cast<std::size_t>(-1); // from the first again
+                    }
+                height = std::max(height, at[v] + all[v].bytes);
+            }
+            best = std::min(best, height);
+        } while (std::next_permutation(order.begin(), order.end()));
+        return best;
+    }
+};
+
+} // namespace
+
+TEST_CASE("the search finds the lowest placement of a few, and no bound is above that") {
+    std::mt19937 random(6);
+    std::size_t lower_than_at_once = 0;
+    for (std::size_t n = 0; n < toy::cases(500); ++n) {
+        CAPTURE(n);
+        Lifetimes const some(random, 7);
+        auto const& all = some.all;
+        REQUIRE(gpipe::detail::live_bytes(all, some.slices) == some.most_at_once());
+        gpipe::Array<std::uint32_t> order(all.size()); // by bytes
+        for (std::uint32_t v = 0; v < all.size(); ++v) order[v] = v;
+        std::sort(order.begin(), order.end(),
+                  [&](std::uint32_t a, std::uint32_t b) { return all[a].bytes > all[b].bytes; });
+        gpipe::detail::Apart const apart{Lifetimes::may, &some};
+        std::size_t const lowest = some.lowest();
+        gpipe::detail::LifetimePlacer const placer(all, some.slices, apart);
+        REQUIRE(placer.surely_apart(order) <= lowest);
+        gpipe::detail::LifetimePlacer const of_slices(all, some.slices, {});
+        REQUIRE(of_slices.surely_apart(order) == some.most_at_once());
+        gpipe::Array<std::size_t> at(all.size());
+        std::size_t const height =
+            gpipe::detail::lower(all, some.slices, 0, at, gpipe::detail::ValuePlacer::too_high,
+                                 std::size_t{1} << 14, apart);
+        REQUIRE(height == (all.empty() ? gpipe::detail::ValuePlacer::too_high : lowest));
+        for (std::size_t a = 0; a < all.size(); ++a) {
+            REQUIRE(at[a] + all[a].bytes <= height);
+            for (std::size_t b = 0; b < a; ++b)
+                REQUIRE((!some.meet(a, b) || at[a] + all[a].bytes <= at[b] ||
+                         at[b] + all[b].bytes <= at[a]));
+        }
+        lower_than_at_once += lowest < some.most_at_once();
+    }
+    CHECK(lower_than_at_once > 10);
 }

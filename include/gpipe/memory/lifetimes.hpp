@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
@@ -62,12 +64,19 @@ struct Lifetime {
     return most;
 }
 
+// Which two of some lifetimes may lie in the same bytes though their slices overlap: none.
+struct Apart {
+    bool (*may)(void const* of, std::uint32_t a,
+                std::uint32_t b) = nullptr; // or those that it says
+    void const* of = nullptr;
+
+    bool operator()(std::uint32_t a, std::uint32_t b) const { return may && may(of, a, b); }
+};
+
 // Places lifetimes one by one, in any order, each as low as those let it that were before: below
 // the height there are no bytes that nobody ever has.
 class LifetimePlacer {
   public:
-    // apart(a, b): whether two of them may lie in the same bytes though their slices overlap.
-    template <class Apart>
     LifetimePlacer(Array<Lifetime> const& all, std::uint32_t slices, Apart const& apart)
         : all_(all), begin_(all.size() + 1), is_near_(all.size()), placed_(all.size()) {
         Array<std::uint32_t> starts(slices + 1); // by slice: where those stand that begin in it
@@ -103,8 +112,8 @@ class LifetimePlacer {
 
     // Whether it would take too long.
     bool too_many() const { return too_many_; }
-    // Places all in that order, below `limit`. Returns where in the order the one is that comes to
-    // lie on top; with whoever would not be below the limit it ends.
+    // Places all in that order, no higher than `limit`. Returns where in the order the one is that
+    // comes to lie on top; with whoever would be above the limit it ends.
     std::size_t place(Array<std::uint32_t> const& order, std::size_t limit,
                       Array<std::size_t>& at) {
         std::size_t top = 0, height = 0;
@@ -126,13 +135,39 @@ class LifetimePlacer {
             if (low + bytes > height) {
                 height = low + bytes;
                 top = k;
-                if (height >= limit) break;
+                if (height > limit) break;
             }
             Placed* own = end++;
             for (; own != placed_.data() && own[-1].begin > low; --own) own[0] = own[-1];
             *own = {low, low + bytes, v};
         }
         return top;
+    }
+    // The bytes of some that live at a moment and of which no two may lie over each other: no
+    // placement has a lower height. For each moment the first in the order, then each that fits to
+    // those before.
+    std::size_t surely_apart(Array<std::uint32_t> const& order) const {
+        constexpr std::size_t most_looks = std::size_t{1} << 18;
+        Array<std::uint32_t> chosen(all_.size(), nobody); // for whose moment
+        std::size_t most = 0, looks = 0;
+        for (std::uint32_t n = 0; n < all_.size() && looks < most_looks; ++n) {
+            std::uint32_t const now = all_[n].begin;
+            std::size_t bytes = 0, size = 0;
+            for (std::uint32_t const v : order) {
+                if (all_[v].begin > now || all_[v].end < now) continue;
+                std::size_t apart = 0; // from so many that are chosen
+                for (std::uint32_t o = begin_[v]; o < begin_[v + 1]; ++o)
+                    apart += chosen[others_[o]] == n;
+                looks += begin_[v + 1] - begin_[v];
+                if (apart < size) continue;
+                chosen[v] = n;
+                bytes += all_[v].bytes;
+                ++size;
+            }
+            looks += order.size();
+            most = std::max(most, bytes);
+        }
+        return most;
     }
     // So often place() has looked at one.
     std::size_t looks() const { return looks_; }
@@ -154,15 +189,24 @@ class LifetimePlacer {
     std::size_t looks_ = 0;
 };
 
+// With more on a device it would take too long.
+inline constexpr std::size_t most_placed = 2048;
+// While looking for a lower placement, for each order that it begins with, how often one may be
+// looked at: some milliseconds over all devices.
+GPIPE_INLINE constexpr std::size_t looks_per_device(std::size_t devices) {
+    return (std::size_t{1} << 21) / std::max<std::size_t>(6, devices);
+}
+
 // Looks for a lower placement than the one at `at`, of that height, until one is as low as `bound`,
-// and returns the best: first what has the most bytes for the longest time, then what has the most
-// bytes; of each whoever comes to lie on top, or would not lie below what is the best so far, is
-// placed first the next time, `tries` times or until that has not helped for a while. (Of the
-// orders that the literature has these two were best on the networks of benchmarks/plan.)
-template <class Apart>
-[[gnu::cold]] std::size_t lower(Array<Lifetime> const& all, std::uint32_t slices, std::size_t bound,
-                                Array<std::size_t>& at, std::size_t height, int tries,
-                                Apart const& apart) {
+// and returns the best. Three orders to begin with: of the bytes, of bytes times time, of the time
+// that they take. Of each, as long as that helps, whoever comes to lie on top is placed first the
+// next time. Then a local search: by turns whoever lies on top is placed earlier, or two of those
+// before it change places, and so it stays if the height is no larger for it. (Both, and all three,
+// found lower placements in the same time than one of them alone, in the cells of unit.cell_ways.)
+[[gnu::cold]] GPIPE_INLINE std::size_t lower(Array<Lifetime> const& all, std::uint32_t slices,
+                                             std::size_t bound, Array<std::size_t>& at,
+                                             std::size_t height, std::size_t looks,
+                                             Apart const& apart) {
     if (height <= bound || all.empty()) return height;
     LifetimePlacer placer(all, slices, apart);
     if (placer.too_many()) return height;
@@ -170,29 +214,63 @@ template <class Apart>
     Array<std::uint32_t> order(all.size());
     Array<std::size_t> other(all.size());
     Array<Keyed> keyed(all.size());
-    for (bool const by_time : {true, false}) {
+    std::size_t top = 0; // of the last placement, where in the order
+    auto const place = [&](std::size_t limit) {
+        top = placer.place(order, limit, other);
+        std::size_t const found = other[order[top]] + all[order[top]].bytes;
+        if (found < height) {
+            height = found;
+            at = other;
+        }
+        return found;
+    };
+    auto const move = [&](std::size_t from, std::size_t to) {
+        std::uint32_t const who = order[from];
+        for (; from < to; ++from) order[from] = order[from + 1];
+        for (; from > to; --from) order[from] = order[from - 1];
+        order[to] = who;
+    };
+    std::uint64_t draw = 0x9E3779B97F4A7C15; // the same on all ranks
+    auto const some = [&](std::size_t below) {
+        draw ^= draw << 13, draw ^= draw >> 7, draw ^= draw << 17; // Marsaglia's xorshift
+        return static_cast<std::size_t>((draw >> 32) * below >> 32);
+    };
+    for (std::size_t begin = 0; begin < 3 && height > bound; ++begin) {
+        if (begin > 1 && placer.looks() >= 3 * looks) break; // one placement takes as long
         for (std::size_t v = 0; v < all.size(); ++v) {
-            std::uint64_t const time = by_time ? all[v].end - all[v].begin + 1 : 1;
-            keyed[v] = {~(all[v].bytes / slot_alignment * time),
-                        std::uint64_t{all[v].begin} << 32 | v};
+            std::uint64_t const time = begin > 0 ? all[v].end - all[v].begin + 1 : 1;
+            std::uint64_t const bytes = begin < 2 ? all[v].bytes / slot_alignment : 1;
+            keyed[v] = {~(bytes * time), std::uint64_t{all[v].begin} << 32 | v};
         }
         sort_keyed(keyed.data(), keyed.size());
         for (std::size_t v = 0; v < order.size(); ++v)
             order[v] = static_cast<std::uint32_t>(keyed[v].rest);
-        std::size_t const until = placer.looks() + (std::size_t{1} << 18);
-        for (int n = 0, vain = 0; n < tries && vain < patience && height > bound; ++n) {
-            if (placer.looks() >= until) break;
-            std::size_t k = placer.place(order, height, other);
-            std::uint32_t const top = order[k];
-            std::size_t const found = other[top] + all[top].bytes;
+        if (begin == 0) bound = std::max(bound, placer.surely_apart(order));
+        std::size_t const until = placer.looks() + looks;
+        Array<std::uint32_t> best;
+        std::size_t lowest = std::numeric_limits<std::size_t>::max(); // from this beginning
+        int vain = 0;
+        do {
             ++vain;
-            if (found < height) {
+            if (std::size_t const found = place(lowest); found < lowest) {
+                lowest = found;
+                best = order;
                 vain = 0;
-                height = found;
-                at = other;
             }
-            for (; k > 0; --k) order[k] = order[k - 1];
-            order[0] = top;
+            move(top, 0);
+        } while (vain < patience && height > bound && placer.looks() < until);
+        order = best;
+        std::size_t last = 0; // on top
+        for (std::size_t n = 0; height > bound && placer.looks() < until; ++n) {
+            bool const earlier = n % 2 > 0;
+            std::size_t const one = earlier ? last : some(last + 1), two = some(last + 1);
+            earlier ? move(one, two) : std::swap(order[one], order[two]);
+            if (std::size_t const found = place(lowest); found <= lowest) {
+                lowest = found;
+                last = top;
+            } else {
+                earlier ? move(two, one) : std::swap(order[one], order[two]);
+            }
         }
     }
     return height;

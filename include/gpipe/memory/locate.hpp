@@ -15,9 +15,12 @@ namespace detail {
 // The bytes of a value of a plan that is no part; none of what is a turn only, or on its way from
 // rank to rank.
 GPIPE_INLINE constexpr std::size_t bytes_of(MemoryPlan const& plan, Value const& value) {
-    std::size_t const slot = plan.pools.pool_of(value, plan.lowered.edges).bytes;
+    Edges const& edges = plan.lowered.edges;
+    std::size_t const slot = plan.pools.pool_of(value, edges).bytes;
+    if (value.holds == Holds::discarded) // smaller than the input, in whose slot it is
+        return std::min(slot, edges[edges.out_of(value.owner)[0]].bytes);
     if (!is_of_edge(value.holds)) return slot;
-    Edge const& edge = plan.lowered.edges[value.owner];
+    Edge const& edge = edges[value.owner];
     bool const gradient = value.holds == Holds::gradient || value.holds == Holds::arrived ||
                           value.holds == Holds::staged_gradient;
     return std::min(slot, gradient ? edge.gradient_bytes : edge.bytes);

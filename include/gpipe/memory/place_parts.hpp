@@ -3,6 +3,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/cell_way.hpp>
 #include <gpipe/memory/gap_list.hpp>
+#include <gpipe/memory/lifetimes.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -134,6 +135,7 @@ class DevicePlacer {
         each_action(
             [&](Action const& a) { uses += way_of(fine, a).parts[stage_of(a.kind)].size(); });
         if (uses > most_uses) return coarse;
+        if (tightness == Tightness::full && fine.height > coarse.height) search(fine);
         bool const finer = fine.height <= coarse.height;
         DeviceParts& best = finer ? fine : coarse;
         take_evaluation(best, finer ? coarse : fine);
@@ -152,6 +154,26 @@ class DevicePlacer {
         return begin_[own_.of[a.cell] * micro_batches_ + a.micro_batch];
     }
 
+    // For a lower placement than in the order of the program.
+    void search(DeviceParts& fine) const {
+        if (fine.at.size() > most_placed) return;
+        Array<Lifetime> all(fine.at.size());
+        std::uint32_t slices = 0;
+        each_action([&](Action const& a) {
+            Stage const stage = stage_of(a.kind);
+            WayParts const& parts = way_of(fine, a).parts;
+            Lifetime* one = all.data() + first_of(a);
+            for (TensorPart const& part : parts.parts) {
+                one->bytes = part.bytes;
+                if (part.first == stage) one->begin = slices + part.from;
+                if (part.last == stage) one->end = slices + part.to;
+                ++one;
+            }
+            slices += parts.slices[static_cast<std::size_t>(stage)];
+        });
+        fine.height = lower(all, slices, live_bytes(all, slices), fine.at, fine.height,
+                            looks_per_device(programs_.devices()), {});
+    }
     // Where that is lower in the other.
     constexpr void take_evaluation(DeviceParts& best, DeviceParts& other) const {
         if (best.evaluation_height <= other.evaluation_height) return;

@@ -21,6 +21,7 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
 // it for itself, and waits no more than it must.
 [[gnu::cold]] GPIPE_INLINE void place_values(MemoryPlan& plan, std::size_t slack) {
     constexpr std::size_t most = std::size_t{1} << 17; // values, and else it would take too long
+    std::size_t const looks = looks_per_device(plan.parts.height.size());
     if (plan.operands.values.size() > most ||
         plan.lowered.programs.size() * plan.lowered.streams() > 16 * most)
         return;
@@ -37,7 +38,7 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
         PlacedValues step = in_steps.in_slots(d);
         std::size_t const slots = step.height - plan.parts.height[d];
         std::size_t const before = std::max(step.height, slots + plan.parts.evaluation_height[d]);
-        in_steps.place(d, slack, 0, 60, step);
+        in_steps.place(d, slack, 0, looks, step);
         PlacedValues other{{}, ValuePlacer::too_high};
         std::size_t arriving = 0;
         Array<std::size_t> const own = plan.lowered.programs.cells_of(d);
@@ -49,7 +50,7 @@ GPIPE_INLINE bool moves_inputs(MemoryPlan const& plan, std::size_t device) {
             // As if nobody knew of others: then all that comes from there is there at once.
             if (late == no_wait && arriving > step.height) continue;
             other = {};
-            in_evaluations.place(d, late, step.height, late == 0 ? 60 : 1, other);
+            in_evaluations.place(d, late, step.height, late == 0 ? looks : 0, other);
         }
         if (std::max(step.height, other.height) >= before) continue;
         plan.room.set(d, step.height, in_steps.values(d), step.at);

@@ -61,13 +61,12 @@ class ValuePlacer {
         each([&](std::uint32_t v, std::size_t d) { by_device_[d][size[d]++] = v; });
     }
 
-    // Where it would take too long: so many values on a device.
-    static constexpr std::size_t most = 2048;
     static constexpr std::size_t too_high = std::numeric_limits<std::size_t>::max();
     // What is placed on a device.
     Array<std::uint32_t> const& values(std::size_t device) const { return by_device_[device]; }
     // The lowest that it finds, or one that is low enough; begins with what is there, if anything.
-    void place(std::size_t device, std::size_t slack, std::size_t enough, int tries,
+    // `looks`: at so many others while it looks for a lower one, per order.
+    void place(std::size_t device, std::size_t slack, std::size_t enough, std::size_t looks,
                PlacedValues& placed) {
         count_slices(device);
         Array<std::uint32_t> const& values = by_device_[device];
@@ -82,15 +81,11 @@ class ValuePlacer {
         }
         if (placed.at.empty()) placed = {Array<std::size_t>(size), too_high};
         if (size == 0) placed.height = 0;
-        if (size > most) return;
+        if (size > most_placed) return;
         std::size_t const bound = std::max(enough, live_bytes(surely, slices_ + 1));
-        placed.height = lower(all, slices_ + 1, bound, placed.at, placed.height, tries,
-                              [&](std::size_t a, std::size_t b) {
-                                  Life const& one = lives_[values[a]];
-                                  Life const& other = lives_[values[b]];
-                                  if (one.is_own && other.is_own) return false; // slices say all
-                                  return is_over(one, other, slack) || is_over(other, one, slack);
-                              });
+        Overlaps const overlaps{*this, values, slack};
+        placed.height = lower(all, slices_ + 1, bound, placed.at, placed.height, looks,
+                              {Overlaps::may, &overlaps});
     }
     // As slots and parts, which a plan has anyway.
     PlacedValues in_slots(std::size_t device) const {
@@ -125,6 +120,21 @@ class ValuePlacer {
         std::uint16_t from = 0;
         std::uint16_t to[LastUsers::most] = {};
         bool is_own = true; // whether nobody but that device uses it
+    };
+
+    // For lower(), of some values.
+    struct Overlaps {
+        ValuePlacer const& placer;
+        Array<std::uint32_t> const& values;
+        std::size_t slack;
+
+        static bool may(void const* of, std::uint32_t a, std::uint32_t b) {
+            auto const& [placer, values, slack] = *static_cast<Overlaps const*>(of);
+            Life const& one = placer.lives_[values[a]];
+            Life const& other = placer.lives_[values[b]];
+            if (one.is_own && other.is_own) return false; // slices say all
+            return placer.is_over(one, other, slack) || placer.is_over(other, one, slack);
+        }
     };
 
     std::size_t device_of(Value const& value) const {
