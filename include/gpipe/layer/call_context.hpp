@@ -14,10 +14,9 @@ namespace gpipe {
 namespace detail {
 
 // Whether what is put on such a stream once may run in many steps.
-template <class Stream> inline constexpr bool replays = false;
-template <class Stream>
-    requires(static_cast<bool>(Stream::replays))
-inline constexpr bool replays<Stream> = true;
+template <class Stream> inline constexpr bool replays = requires {
+    requires static_cast<bool>(Stream::replays);
+};
 
 } // namespace detail
 
