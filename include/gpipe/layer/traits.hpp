@@ -20,9 +20,8 @@ namespace detail {
 // The tensors that a layer declares under a name; none where it does not.
 #define GPIPE_TENSORS(Name)                                                                        \
     template <class L, class = void> struct Name##Of { using type = Tensors<>; };                  \
-    template <class L> struct Name##Of<L, std::void_t<typename L::Name>> {                         \
-        using type = as_tensors<typename L::Name>;                                                 \
-    };
+    template <class L>                                                                             \
+    struct Name##Of<L, std::void_t<typename L::Name>> : AsTensors<typename L::Name> {};
 GPIPE_TENSORS(Parameters)
 GPIPE_TENSORS(Saved)
 GPIPE_TENSORS(Deferred)
