@@ -292,7 +292,6 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/check_schedule.hpp
     include/gpipe/schedule/constant.hpp
     include/gpipe/schedule/costs.hpp
-    include/gpipe/schedule/device_pairs.hpp
     include/gpipe/schedule/dual_pipe_v.hpp
     include/gpipe/schedule/fill_drain.hpp
     include/gpipe/schedule/forwards.hpp

@@ -47,25 +47,16 @@ template <class... Items> class Pipeline {
     static constexpr std::array<LayerInfo, leaves> leaf_info =
         Chain::template table<detail::InfoOf>();
     /// The skips of the chain, in the order of what is popped.
-    static constexpr auto skips = [] {
-        constexpr Part<detail::ItemExtent> items{Chain::extents, Chain::items};
-        std::array<SkipPair, detail::write_skips(leaf_info.data(), items)> pairs{};
-        detail::write_skips(leaf_info.data(), items, pairs.data());
-        return pairs;
-    }();
+    static constexpr auto skips = detail::collected<SkipPair>([](auto f) {
+        detail::each_skip(leaf_info.data(), {Chain::extents, Chain::items}, f);
+    });
     /// The ends of its ties, see TiedTensor.
-    static constexpr auto ties = [] {
-        constexpr Part<detail::ItemExtent> items{Chain::extents, Chain::items};
-        std::array<TiedTensor, detail::write_tied(leaf_info.data(), items)> ends{};
-        detail::write_tied(leaf_info.data(), items, ends.data());
-        return ends;
-    }();
+    static constexpr auto ties = detail::collected<TiedTensor>([](auto f) {
+        detail::each_tied(leaf_info.data(), {Chain::extents, Chain::items}, f);
+    });
     /// Its side inputs, in the order in which they are read first.
-    static constexpr auto sides = [] {
-        std::array<SideInfo, detail::write_sides(leaf_info.data(), leaves)> all{};
-        detail::write_sides(leaf_info.data(), leaves, all.data());
-        return all;
-    }();
+    static constexpr auto sides =
+        detail::collected<SideInfo>([](auto f) { detail::each_side(leaf_info.data(), leaves, f); });
     /// The first layer whose type is written there.
     static constexpr std::size_t first_layer_of(std::size_t leaf) {
         return detail::layer_of(leaf, Chain::extents);

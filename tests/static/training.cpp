@@ -6,7 +6,6 @@
 #include <gpipe/gpipe.hpp>
 
 #include <cstddef>
-#include <type_traits>
 #include <utility>
 
 namespace {
@@ -133,12 +132,6 @@ static_assert(!SomeSchedule::is_constant && SomeSchedule::device_count == 2 &&
               SomeSchedule::cell_count == gpipe::dynamic && !KnowsItsCut<SomeSchedule> &&
               !KnowsItsBubble<SomeSchedule>);
 static_assert(!Training<Net, Loss, gpipe::checkpoint::Dynamic>::is_constant);
-// What has one may find no memory for a copy.
-struct HasCheckpointing {
-    gpipe::checkpoint::Dynamic policy;
-};
-static_assert(!std::is_nothrow_copy_assignable_v<HasCheckpointing>);
-static_assert(std::is_nothrow_move_assignable_v<HasCheckpointing>);
 static_assert(!Training<Net, Loss, MicroBatches<gpipe::dynamic>>::is_constant);
 
 // Cells that are reversed piece by piece are planned as constants, too. Of the first cell four

@@ -107,7 +107,7 @@ struct Fresh {
 };
 
 template <class H> H& in(HandleSet const& set) {
-    return *static_cast<H*>(set.find(gpipe::detail::handle_id<H>));
+    return *static_cast<H*>(set.find(&gpipe::detail::type_mark<H>));
 }
 
 } // namespace

@@ -15,31 +15,32 @@ namespace gpipe::balance {
 /// @cond
 namespace detail {
 
+// What cuts weigh of a layer.
+struct TimeOf {
+    constexpr double operator()(LayerProfile const& layer) const {
+        return layer.forward + layer.backward;
+    }
+};
+struct BytesOf {
+    double param_scale;
+    constexpr double operator()(LayerProfile const& layer) const {
+        return static_cast<double>(layer.output + layer.saved) +
+               static_cast<double>(layer.parameters) * param_scale;
+    }
+};
+
 // The sizes of so many cells, of which the most expensive is as cheap as possible.
-GPIPE_INLINE constexpr Array<std::size_t> by_cost(Array<double> const& costs, std::size_t cells) {
-    check_cells(costs.size(), cells); // before as much memory is asked for
+template <class CostOf>
+constexpr Array<std::size_t> sizes_by(CostOf const& cost_of, ProfileView const& profile,
+                                      std::size_t cells) {
+    std::size_t const layers = profile.layers.size();
+    check_cells(layers, cells); // before as much memory is asked for
+    Array<double> costs(layers);
+    for (std::size_t i = 0; i < layers; ++i) costs[i] = cost_of(profile.layers[i]);
     Array<std::size_t> first(cells + 1), sizes(cells);
-    cut_by_bottleneck(costs.data(), costs.size(), cells, first.data());
+    cut_by_bottleneck(costs.data(), layers, cells, first.data());
     for (std::size_t k = 0; k < cells; ++k) sizes[k] = first[k + 1] - first[k];
     return sizes;
-}
-
-GPIPE_INLINE constexpr Array<std::size_t> by_time(ProfileView const& profile, std::size_t cells) {
-    Array<double> costs(profile.layers.size());
-    for (std::size_t i = 0; i < costs.size(); ++i)
-        costs[i] = profile.layers[i].forward + profile.layers[i].backward;
-    return by_cost(costs, cells);
-}
-
-GPIPE_INLINE constexpr Array<std::size_t> by_size(ProfileView const& profile, std::size_t cells,
-                                                  double param_scale) {
-    Array<double> costs(profile.layers.size());
-    for (std::size_t i = 0; i < costs.size(); ++i) {
-        LayerProfile const& layer = profile.layers[i];
-        costs[i] = static_cast<double>(layer.output + layer.saved) +
-                   static_cast<double>(layer.parameters) * param_scale;
-    }
-    return by_cost(costs, cells);
 }
 
 } // namespace detail
@@ -48,7 +49,7 @@ GPIPE_INLINE constexpr Array<std::size_t> by_size(ProfileView const& profile, st
 /// How many layers each of so many cells has where the most expensive, by the seconds of its
 /// layers' forward and backward, is as cheap as possible.
 GPIPE_INLINE std::vector<std::size_t> by_time(ProfileView const& profile, std::size_t cells) {
-    Array<std::size_t> const sizes = detail::by_time(profile, cells);
+    Array<std::size_t> const sizes = detail::sizes_by(detail::TimeOf{}, profile, cells);
     return {sizes.begin(), sizes.end()};
 }
 
@@ -63,26 +64,18 @@ struct SizeOptions {
 /// parameters.
 GPIPE_INLINE std::vector<std::size_t> by_size(ProfileView const& profile, std::size_t cells,
                                               SizeOptions options = {}) {
-    Array<std::size_t> const sizes = detail::by_size(profile, cells, options.param_scale);
+    Array<std::size_t> const sizes =
+        detail::sizes_by(detail::BytesOf{options.param_scale}, profile, cells);
     return {sizes.begin(), sizes.end()};
 }
 
 /// @cond
 namespace detail {
 
-struct ByTimes {
-    static constexpr auto sizes(ProfileView const& profile, std::size_t cells) {
-        return by_time(profile, cells);
-    }
-};
-template <std::size_t param_scale> struct BySizes {
-    static constexpr auto sizes(ProfileView const& profile, std::size_t cells) {
-        return by_size(profile, cells, static_cast<double>(param_scale));
-    }
-};
-
-// The Balance of what By says; of a profile that is stale, once that is said, another cut.
-template <class Net, std::size_t samples, auto const& profile, std::size_t K, class By>
+// The Balance of what CostOf{numbers...} says; of a profile that is stale, once that is said,
+// another cut.
+template <class Net, std::size_t samples, auto const& profile, std::size_t K, class CostOf,
+          std::size_t... numbers>
 consteval auto cut_by() {
     constexpr bool same = profile.chain == chain_number(Net::layers().data(), Net::size);
     if constexpr (K == 0 || K > Net::size) // which a Training refuses
@@ -94,7 +87,7 @@ consteval auto cut_by() {
         return []<std::size_t... ks>(std::index_sequence<ks...>) {
             constexpr auto sizes = [] {
                 std::array<std::size_t, K> result{};
-                auto const found = By::sizes(profile, K);
+                auto const found = sizes_by(CostOf{static_cast<double>(numbers)...}, profile, K);
                 for (std::size_t k = 0; k < K; ++k) result[k] = found[k];
                 return result;
             }();
@@ -109,10 +102,10 @@ consteval auto cut_by() {
 /// Policy: the Balance<...> of by_time() for K cells, of a constant profile of Net for
 /// micro-batches of so many samples. A stale one does not compile.
 template <class Net, std::size_t samples, auto const& profile, std::size_t K>
-using ByTime = decltype(detail::cut_by<Net, samples, profile, K, detail::ByTimes>());
+using ByTime = decltype(detail::cut_by<Net, samples, profile, K, detail::TimeOf>());
 /// The same of by_size().
 template <class Net, std::size_t samples, auto const& profile, std::size_t K,
           std::size_t param_scale = 2>
-using BySize = decltype(detail::cut_by<Net, samples, profile, K, detail::BySizes<param_scale>>());
+using BySize = decltype(detail::cut_by<Net, samples, profile, K, detail::BytesOf, param_scale>());
 
 } // namespace gpipe::balance

@@ -196,7 +196,7 @@ template <class... Items> struct Chain {
     }
     // Of a chain whose layers are sound.
     static constexpr SkipFault skip_fault() {
-        return each_skip(table<InfoOf>().data(), {extents, items}, [](auto...) {});
+        return each_skip(table<InfoOf>().data(), {extents, items}, [](SkipPair const&) {});
     }
     static constexpr TieFault tie_fault() {
         return each_tied(table<InfoOf>().data(), {extents, items}, [](TiedTensor const&) {});
@@ -205,6 +205,19 @@ template <class... Items> struct Chain {
         return each_side(table<InfoOf>().data(), leaves(), [](SideInfo const&) {});
     }
 };
+
+// All that each(f) calls f with, in that order.
+template <class T, class Each> consteval auto collected(Each each) {
+    constexpr std::size_t count = [] {
+        std::size_t result = 0;
+        Each{}([&](T const&) { ++result; });
+        return result;
+    }();
+    std::array<T, count> all{};
+    std::size_t at = 0;
+    each([&](T const& one) { all[at++] = one; });
+    return all;
+}
 
 // Of one that is there.
 template <std::size_t index, std::size_t layers> consteval std::size_t layer_number() {

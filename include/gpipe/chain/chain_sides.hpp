@@ -39,17 +39,6 @@ template <class F> constexpr SideFault each_side(LayerInfo const* infos, std::si
     return fault;
 }
 
-// How many there are; and writes them, if there is room.
-GPIPE_INLINE constexpr std::size_t write_sides(LayerInfo const* infos, std::size_t leaves,
-                                               SideInfo* to = nullptr) {
-    std::size_t count = 0;
-    each_side(infos, leaves, [&](SideInfo const& info) {
-        if (to) to[count] = info;
-        ++count;
-    });
-    return count;
-}
-
 // What the caller gives of a sample: what the first layer takes, then the side inputs.
 template <class Net, std::size_t count = Net::sides.size()> struct InputsOf {
     template <std::size_t side> static constexpr std::size_t layer() {

@@ -18,8 +18,8 @@ GPIPE_INLINE constexpr std::size_t layer_of(std::size_t leaf, ItemExtent const* 
     return layer + leaf;
 }
 
-// Calls f(from, stash, to, pop, item) for each skip of a chain, by leaves and their ends; `item`
-// has it in its every repetition; null if it goes from item to item. Returns the first fault.
+// Calls f(SkipPair) for each skip of a chain, in the order of what is popped: first those within
+// each Repeat, in all its repetitions. Returns the first fault.
 template <class F>
 constexpr SkipFault each_skip(LayerInfo const* infos, Part<ItemExtent> items, F f) {
     std::size_t leaves = 0;
@@ -27,11 +27,19 @@ constexpr SkipFault each_skip(LayerInfo const* infos, Part<ItemExtent> items, F 
     Array<std::size_t> inside(leaves); // of a scope
     std::size_t size = 0;
     SkipFault fault;
-    auto const match = [&](ItemExtent const* item) {
+    auto const match = [&](std::size_t repetitions, std::size_t group) {
+        auto const found = [&](std::size_t from, std::uint32_t stash, std::size_t to,
+                               std::uint32_t pop) {
+            SkipInfo const& info = infos[from].skips.first[stash];
+            std::size_t const first = layer_of(from, items.data());
+            std::size_t const last = layer_of(to, items.data());
+            for (std::size_t before = 0; before < repetitions * group; before += group)
+                f(SkipPair{static_cast<std::uint32_t>(first + before),
+                           static_cast<std::uint32_t>(last + before), stash, pop, info.bytes,
+                           info.gradient_bytes});
+        };
         if (fault.kind == SkipFault::Kind::nothing && size > 0)
-            fault = match_skips(
-                infos, {inside.data(), size},
-                [&](auto from, auto stash, auto to, auto pop) { f(from, stash, to, pop, item); });
+            fault = match_skips(infos, {inside.data(), size}, found);
         size = 0;
     };
     auto const look_at = [&](std::size_t leaf) {
@@ -41,40 +49,15 @@ constexpr SkipFault each_skip(LayerInfo const* infos, Part<ItemExtent> items, F 
     for (ItemExtent const& item : items) {
         for (std::size_t g = 0; g < item.group && item.repeats; ++g) look_at(leaf + g);
         leaf += item.group;
-        match(&item);
+        match(item.count, item.group);
     }
     leaf = 0;
     for (ItemExtent const& item : items) {
         if (!item.repeats) look_at(leaf);
         leaf += item.group;
     }
-    match(nullptr);
+    match(1, 1);
     return fault;
-}
-
-// How many there are; and writes them, if there is room, in the order of what is popped: first
-// those within each Repeat.
-GPIPE_INLINE constexpr std::size_t write_skips(LayerInfo const* infos, Part<ItemExtent> items,
-                                               SkipPair* to = nullptr) {
-    std::size_t count = 0;
-    each_skip(infos, items,
-              [&](std::size_t from, std::uint32_t stash, std::size_t end, std::uint32_t pop,
-                  ItemExtent const* item) {
-                  count += item ? item->count : 1;
-                  SkipInfo const& info = infos[from].skips.first[stash];
-                  std::size_t const first = layer_of(from, items.data());
-                  std::size_t const last = layer_of(end, items.data());
-                  for (std::size_t n = 0; to && n < (item ? item->count : 1); ++n) {
-                      std::size_t const before = item ? n * item->group : 0;
-                      *to++ = {static_cast<std::uint32_t>(first + before),
-                               static_cast<std::uint32_t>(last + before),
-                               stash,
-                               pop,
-                               info.bytes,
-                               info.gradient_bytes};
-                  }
-              });
-    return count;
 }
 
 } // namespace gpipe::detail

@@ -49,77 +49,52 @@ namespace detail {
 template <class F>
 constexpr TieFault each_tied(LayerInfo const* infos, Part<ItemExtent> items, F f) {
     struct End {
-        std::size_t layer = 0, leaf = 0;
+        std::size_t leaf = 0;
         std::uint32_t number = 0; // see TieEnds
-        std::size_t tag = 0;      // the first end of a leaf that has the same
+        std::size_t first = 0;    // that has the same tag
     };
-    std::size_t count = 0, leaves = 0, leaf_ends = 0, layer = 0;
-    for (ItemExtent const& item : items)
-        for (std::size_t g = 0; g < item.group; ++g) {
-            std::size_t const own = infos[leaves++].ties.size();
-            leaf_ends += own;
-            count += item.count * own;
-        }
+    std::size_t leaves = 0;
+    for (ItemExtent const& item : items) leaves += item.group;
+    Array<std::size_t> begin(leaves + 1); // of a leaf's ends
+    for (std::size_t l = 0; l < leaves; ++l) begin[l + 1] = begin[l] + infos[l].ties.size();
+    // Names are compared for leaves only: what repeats them has many more ends.
+    Array<End> ends(begin[leaves]);
     auto const info = [&](End const& end) -> TieInfo const& {
         return infos[end.leaf].ties[end.number];
     };
-    // Names are compared for leaves only: what repeats them has many more ends.
-    Array<End> of_leaves(leaf_ends), ends(count);
-    Array<std::size_t> begin(leaves + 1);
-    for (std::size_t leaf = 0, n = 0; leaf < leaves; ++leaf) {
-        for (std::uint32_t e = 0; e < infos[leaf].ties.size(); ++e, ++n) {
-            of_leaves[n] = {0, leaf, e, 0};
-            while (info(of_leaves[of_leaves[n].tag]).tag != info(of_leaves[n]).tag)
-                ++of_leaves[n].tag;
+    for (std::size_t l = 0; l < leaves; ++l)
+        for (std::uint32_t e = 0; e < infos[l].ties.size(); ++e) {
+            End& end = ends[begin[l] + e] = {l, e};
+            while (info(ends[end.first]).tag != info(end).tag) ++end.first;
         }
-        begin[leaf + 1] = n;
-    }
-    count = leaves = 0;
-    for (ItemExtent const& item : items) {
-        for (std::size_t n = 0; n < item.count && count < ends.size(); ++n)
-            for (std::size_t g = 0; g < item.group; ++g)
-                for (std::size_t e = begin[leaves + g]; e < begin[leaves + g + 1]; ++e) {
-                    ends[count] = of_leaves[e];
-                    ends[count++].layer = layer + n * item.group + g;
-                }
-        layer += item.count * item.group;
-        leaves += item.group;
-    }
     TieFault fault;
     auto const blame = [&](TieFault::Kind kind, End const& end, End const& first) {
         if (fault.kind == TieFault::Kind::nothing)
             fault = {kind, end.leaf, end.number, first.leaf, first.number};
     };
     std::uint32_t tie = 0;
-    Array<bool> found(leaf_ends); // by tag
-    for (std::size_t i = 0; i < count; ++i) {
-        if (found[ends[i].tag]) continue;
-        found[ends[i].tag] = true;
-        std::size_t size = 0;
-        for (std::size_t e = i; e < count; ++e) {
-            if (ends[e].tag != ends[i].tag) continue;
-            TieInfo const& own = info(ends[e]);
-            if (own.type != info(ends[i]).type)
-                blame(TieFault::Kind::other_tensor, ends[e], ends[i]);
-            f(TiedTensor{tie, static_cast<std::uint32_t>(ends[e].layer), own.tensor, e == i,
-                         own.elements, own.bytes});
-            ++size;
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+        if (ends[i].first != i) continue;
+        std::size_t size = 0, layer = 0, leaf = 0;
+        for (ItemExtent const& item : items) {
+            bool const any = begin[leaf] < begin[leaf + item.group];
+            for (std::size_t n = 0; n < item.count && any; ++n)
+                for (std::size_t e = begin[leaf]; e < begin[leaf + item.group]; ++e) {
+                    if (ends[e].first != i) continue;
+                    TieInfo const& own = info(ends[e]);
+                    if (own.type != info(ends[i]).type)
+                        blame(TieFault::Kind::other_tensor, ends[e], ends[i]);
+                    std::size_t const at = layer + n * item.group + (ends[e].leaf - leaf);
+                    f(TiedTensor{tie, static_cast<std::uint32_t>(at), own.tensor, size++ == 0,
+                                 own.elements, own.bytes});
+                }
+            layer += item.count * item.group;
+            leaf += item.group;
         }
         if (size == 1) blame(TieFault::Kind::alone, ends[i], ends[i]);
         ++tie;
     }
     return fault;
-}
-
-// How many ends there are; and writes them, if there is room.
-GPIPE_INLINE constexpr std::size_t write_tied(LayerInfo const* infos, Part<ItemExtent> items,
-                                              TiedTensor* to = nullptr) {
-    std::size_t count = 0;
-    each_tied(infos, items, [&](TiedTensor const& end) {
-        if (to) to[count] = end;
-        ++count;
-    });
-    return count;
 }
 
 } // namespace detail

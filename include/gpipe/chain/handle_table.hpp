@@ -34,7 +34,7 @@ template <class Stream> struct HandleTable<Handles<>, Stream> {
 };
 template <class... Hs, class Stream> struct HandleTable<Handles<Hs...>, Stream> {
     static constexpr HandleNeed need_table[] = {
-        {handle_id<Hs>, handle_workspace<Hs>, type_name<Hs>}...};
+        {&type_mark<Hs>, handle_workspace<Hs>, type_name<Hs>}...};
     static constexpr HandleNeeds needs() { return {need_table, sizeof...(Hs)}; }
     static constexpr HandleSpecs specs() {
         static_assert(sizeof(spec_table<Hs...>) > 0);
@@ -45,7 +45,7 @@ template <class... Hs, class Stream> struct HandleTable<Handles<Hs...>, Stream> 
     // A template, so that no stream needs to be known for needs().
     template <class... Types>
     static constexpr HandleSpec spec_table[] = {
-        {{handle_id<Types>, handle_workspace<Types>, type_name<Types>},
+        {{&type_mark<Types>, handle_workspace<Types>, type_name<Types>},
          &make_handle<Types, Stream>,
          &destroy_handle<Types>}...};
 };

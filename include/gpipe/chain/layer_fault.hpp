@@ -89,30 +89,17 @@ consteval LayerFault fault_of(bool named, FunctionFaults faults) {
     return faults.arguments;
 }
 
-// The faults of a backward, which takes these and then dx.
-template <class L, class... As> consteval LayerFault fault_of_backward() {
+template <class L, class... Read> consteval LayerFault backward_fault(List<Read...>) {
     using C = BackwardContextOf<L, AnyStream>;
+    using DY = OutputGradientViews<L>;
     using DX = InputGradientViews<L>;
     if (has_backward<L, DX>()) return LayerFault::backward_refuses_none;
-    LayerFault const fault = fault_of<CallBackward, L, C, As..., DX>(
+    LayerFault const fault = fault_of<CallBackward, L, C, Read..., DY, DX>(
         names_backward<L>, {LayerFault::backward_missing, LayerFault::backward_not_const,
                             LayerFault::backward_returns, LayerFault::backward_arguments});
-    return fault == LayerFault::backward_arguments && Calls<CallBackward, L, C, As...>
+    return fault == LayerFault::backward_arguments && Calls<CallBackward, L, C, Read..., DY>
                ? LayerFault::backward_short
                : fault;
-}
-template <class L> consteval LayerFault backward_fault() {
-    using X = InputViews<L>;
-    using Y = OutputReadViews<L>;
-    using DY = OutputGradientViews<L>;
-    if constexpr (declared_reads<L> == Reads::neither)
-        return fault_of_backward<L, DY>();
-    else if constexpr (declared_reads<L> == Reads::input)
-        return fault_of_backward<L, X, DY>();
-    else if constexpr (declared_reads<L> == Reads::output)
-        return fault_of_backward<L, Y, DY>();
-    else
-        return fault_of_backward<L, X, Y, DY>();
 }
 
 template <class L> consteval LayerFault layer_fault() {
@@ -136,7 +123,7 @@ template <class L> consteval LayerFault layer_fault() {
             names_forward<L>, {LayerFault::forward_missing, LayerFault::forward_not_const,
                                LayerFault::forward_returns, LayerFault::forward_arguments});
     else if constexpr (!backward_fits<L>())
-        return backward_fault<L>();
+        return backward_fault<L>(views_read<L>{});
     else if constexpr (!halves_fit<L>())
         return splits_backward<L> ? LayerFault::halves : LayerFault::defers_nothing;
     else if constexpr (!initialize_fits<L>() && !initializes<L>)

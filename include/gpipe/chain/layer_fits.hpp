@@ -49,31 +49,27 @@ concept WritesOutput = requires(L const layer, ForwardContextOf<L, AnyStream> co
         } -> std::same_as<void>;
 };
 
-// Each form of backward, for a given view of the input gradient (None where none is wanted).
+// The views of what a backward says that it reads.
+template <class L, Reads = declared_reads<L>> struct ViewsRead {
+    using type = List<InputViews<L>, OutputReadViews<L>>;
+};
+template <class L> struct ViewsRead<L, Reads::neither> { using type = List<>; };
+template <class L> struct ViewsRead<L, Reads::input> { using type = List<InputViews<L>>; };
+template <class L> struct ViewsRead<L, Reads::output> { using type = List<OutputReadViews<L>>; };
+template <class L> using views_read = typename ViewsRead<L>::type;
+
+// Its backward, for a given view of the input gradient (None where none is wanted).
+template <class L, class DX, class... Read> consteval bool has_backward(List<Read...>) {
+    return requires(L const layer, BackwardContextOf<L, AnyStream> context,
+                    OutputGradientViews<L> const dy, DX const dx) {
+        { layer.backward(context, std::declval<Read>()..., dy, dx) } -> std::same_as<void>;
+    };
+}
 template <class L, class DX> consteval bool has_backward() {
-    using C = BackwardContextOf<L, AnyStream>;
-    using X = InputViews<L>;
-    using Y = OutputReadViews<L>;
-    using DY = OutputGradientViews<L>;
-    if constexpr (LayerTraits<L>::backward_reads == Reads::neither)
-        return requires(L const l, C c, DY const dy, DX const dx) {
-            { l.backward(c, dy, dx) } -> std::same_as<void>;
-        };
-    else if constexpr (LayerTraits<L>::backward_reads == Reads::input)
-        return requires(L const l, C c, DY const dy, DX const dx) {
-            { l.backward(c, std::declval<X>(), dy, dx) } -> std::same_as<void>;
-        };
-    else if constexpr (LayerTraits<L>::backward_reads == Reads::output)
-        return requires(L const l, C c, DY const dy, DX const dx) {
-            { l.backward(c, std::declval<Y>(), dy, dx) } -> std::same_as<void>;
-        };
-    else
-        return requires(L const l, C c, DY const dy, DX const dx) {
-            { l.backward(c, std::declval<X>(), std::declval<Y>(), dy, dx) } -> std::same_as<void>;
-        };
+    return has_backward<L, DX>(views_read<L>{});
 }
 
-// The halves of a backward as objects, to be called with what Reads says and `tail`.
+// The halves of a backward as objects, to be called with what Reads says and more.
 struct CallInputGradient {
     template <class L, class C, class... As>
     auto operator()(L const& layer, C& context, As... arguments) const
@@ -99,26 +95,17 @@ template <class Call, class L, class C, class... As>
 concept CallsHalf = requires(L const layer, C context, As... arguments) {
     { Call{}(layer, context, arguments...) } -> std::same_as<void>;
 };
-template <class Call, class L, class C, class... Tail> consteval bool has_half() {
-    using X = InputViews<L>;
-    using Y = OutputReadViews<L>;
-    if constexpr (LayerTraits<L>::backward_reads == Reads::neither)
-        return CallsHalf<Call, L, C, Tail...>;
-    else if constexpr (LayerTraits<L>::backward_reads == Reads::input)
-        return CallsHalf<Call, L, C, X, Tail...>;
-    else if constexpr (LayerTraits<L>::backward_reads == Reads::output)
-        return CallsHalf<Call, L, C, Y, Tail...>;
-    else
-        return CallsHalf<Call, L, C, X, Y, Tail...>;
-}
-template <class L, class DX> consteval bool has_input_gradient() {
-    return has_half<CallInputGradient, L, InputGradientContextOf<L, AnyStream>,
-                    OutputGradientViews<L>, DX>();
-}
-template <class L> consteval bool has_weight_gradient() {
-    return has_half<CallWeightGradient, L, WeightGradientContextOf<L, AnyStream>,
-                    OutputGradientViews<L>>();
-}
+template <class Call, class L, class C, class Read, class... More>
+inline constexpr bool has_half = false;
+template <class Call, class L, class C, class... Read, class... More>
+inline constexpr bool has_half<Call, L, C, List<Read...>, More...> =
+    CallsHalf<Call, L, C, Read..., OutputGradientViews<L>, More...>;
+template <class L, class DX>
+inline constexpr bool has_input_gradient =
+    has_half<CallInputGradient, L, InputGradientContextOf<L, AnyStream>, views_read<L>, DX>;
+template <class L>
+inline constexpr bool has_weight_gradient =
+    has_half<CallWeightGradient, L, WeightGradientContextOf<L, AnyStream>, views_read<L>>;
 
 template <class L>
 inline constexpr bool has_boundaries = std::is_class_v<L>&& NamesInput<L>&& NamesOutput<L>;
@@ -137,10 +124,10 @@ template <class L> consteval bool backward_fits() {
 }
 template <class L> consteval bool halves_fit() {
     if constexpr (splits_backward<L> && accepts_none<L>)
-        return has_input_gradient<L, InputGradientViews<L>>() && has_input_gradient<L, None>() &&
-               has_weight_gradient<L>();
+        return has_input_gradient<L, InputGradientViews<L>> && has_input_gradient<L, None> &&
+               has_weight_gradient<L>;
     else if constexpr (splits_backward<L>)
-        return has_input_gradient<L, InputGradientViews<L>>() && has_weight_gradient<L>();
+        return has_input_gradient<L, InputGradientViews<L>> && has_weight_gradient<L>;
     else
         return TensorGroup<typename DeferredOf<L>::type>::count == 0;
 }
@@ -188,9 +175,8 @@ template <class L> consteval bool exchange_fits() {
 }
 template <class L> consteval bool exchange_gradient_fits() {
     if constexpr (exchanges_gradient<L>)
-        return has_half<CallExchangeGradient, L, BackwardContextOf<L, AnyStream>,
-                        OutputGradientViews<L>,
-                        WholeViews<typename L::ExchangedGradient, Access::write>>();
+        return has_half<CallExchangeGradient, L, BackwardContextOf<L, AnyStream>, views_read<L>,
+                        WholeViews<typename L::ExchangedGradient, Access::write>>;
     else
         return true;
 }

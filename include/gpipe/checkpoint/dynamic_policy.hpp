@@ -8,6 +8,7 @@
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 
+#include <memory>
 #include <stdexcept>
 #include <string_view>
 #include <type_traits>
@@ -24,18 +25,7 @@ class Dynamic {
     /// Of any checkpointing policy; an object whose numbers are dynamic is kept as it is.
     template <class C>
         requires(!std::is_same_v<C, Dynamic> && (CheckpointingPass<C> || reverses_cells<C>))
-    Dynamic(C policy) : policy_(new Of<C>(std::move(policy))) {}
-    /// Copies own a copy of the policy.
-    ///@{
-    Dynamic(Dynamic const& other) : policy_(other.policy_ ? other.policy_->copy() : nullptr) {}
-    Dynamic(Dynamic&& other) noexcept : policy_(std::exchange(other.policy_, nullptr)) {}
-    Dynamic& operator=(Dynamic const& other) { return *this = Dynamic(other); }
-    Dynamic& operator=(Dynamic&& other) noexcept {
-        std::swap(policy_, other.policy_);
-        return *this;
-    }
-    ~Dynamic() { delete policy_; }
-    ///@}
+    Dynamic(C policy) : policy_(std::make_shared<Of<C> const>(std::move(policy))) {}
 
     /// A policy for each cell, in their order: see PerCell. Throws std::invalid_argument if one of
     /// them decides about all cells, and later if there are more or fewer cells.
@@ -67,7 +57,6 @@ class Dynamic {
   private:
     struct Policy {
         virtual ~Policy() = default;
-        virtual Policy* copy() const = 0;
         virtual std::string_view name() const = 0;
         virtual bool reverses() const = 0;
         virtual Checkpointed apply(CutChain const& chain, Programs const& schedule) const = 0;
@@ -78,7 +67,6 @@ class Dynamic {
     template <class C> struct Of final : Policy {
         C policy;
         explicit Of(C value) : policy(std::move(value)) {}
-        Policy* copy() const override { return new Of(policy); }
         std::string_view name() const override {
             if constexpr (requires { std::string_view(C::name); })
                 return C::name;
@@ -128,7 +116,7 @@ class Dynamic {
         return *policy_;
     }
 
-    Policy const* policy_ = nullptr;
+    std::shared_ptr<Policy const> policy_; // copies share what nobody changes
 };
 
 /// What Offload and WeightHalves are put around: a policy chosen at construction.

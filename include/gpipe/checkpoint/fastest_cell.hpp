@@ -34,7 +34,9 @@ class FastestCell {
             input_[l] = slots.of(costs.input[l], in_flight); // that of 0 is not looked at
             backward_[l] = slots.of(costs.backward_temporary[l]);
         }
-        search();
+        Array<double> finals((slots_ + 1) * (slots_ + 1));
+        search(slots_, slots_, finals); // first: a bound for all others
+        if (slots_ > 0) search(0, slots_ - 1, finals);
     }
 
     /// never or more if it cannot be done.
@@ -70,32 +72,20 @@ class FastestCell {
   private:
     constexpr double* row(std::size_t t) { return rows_.data() + t * (slots_ + 1); }
 
-    constexpr void search() {
-        struct Interval {
-            std::size_t low, high;
-        };
+    // Tries all w from low to high. finals: D(layers, .) by w, where w has been tried.
+    constexpr void search(std::size_t low, std::size_t high, Array<double>& finals) {
         std::size_t const width = slots_ + 1;
-        Array<double> finals(width * width); // D(layers, .) by w, where w has been tried
-        Array<Interval> stack(2 * 64 + 2);
-        std::size_t size = 0;
-        stack[size++] = {slots_, slots_};
-        while (size > 0) {
-            Interval const interval = stack[--size];
-            std::size_t const low = interval.low;
-            std::size_t const high = interval.high;
-            if (high < slots_ && finals[(high + 1) * width + (slots_ - low)] >= time_) continue;
-            std::size_t const w = low + (high - low) / 2;
-            solve(w);
-            double* const final = finals.data() + w * width;
-            for (std::size_t r = 0; r <= slots_; ++r) final[r] = row(layers_)[r];
-            if (final[slots_ - w] < time_) {
-                time_ = final[slots_ - w];
-                working_ = w;
-            }
-            if (w < high) stack[size++] = {w + 1, high};
-            if (w > low) stack[size++] = {low, w - 1};
-            if (w == slots_ && w > 0) stack[size++] = {0, w - 1};
+        if (high < slots_ && finals[(high + 1) * width + (slots_ - low)] >= time_) return;
+        std::size_t const w = low + (high - low) / 2;
+        solve(w);
+        double* const final = finals.data() + w * width;
+        for (std::size_t r = 0; r <= slots_; ++r) final[r] = row(layers_)[r];
+        if (final[slots_ - w] < time_) {
+            time_ = final[slots_ - w];
+            working_ = w;
         }
+        if (w > low) search(low, w - 1, finals);
+        if (w < high) search(w + 1, high, finals);
     }
 
     constexpr void solve(std::size_t w) {

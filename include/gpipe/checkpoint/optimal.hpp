@@ -25,24 +25,6 @@ struct OptimalReversal {
     std::size_t least_bytes = 0; ///< the least budget that is possible, exactly
 };
 
-namespace detail {
-
-GPIPE_INLINE constexpr void take_if_faster(OptimalReversal& best, Reversal&& other,
-                                           ReversalCosts const& costs, std::size_t in_flight,
-                                           std::size_t budget_bytes) {
-    double const time = extra_time(other, costs);
-    if (best.possible && time >= best.time) return;
-    ReversalBytes const bytes = reversal_bytes(other, costs);
-    if (bytes.working > budget_bytes || bytes.retained > (budget_bytes - bytes.working) / in_flight)
-        return;
-    best.possible = true;
-    best.reversal = std::move(other);
-    best.time = time;
-    best.bytes = bytes;
-}
-
-} // namespace detail
-
 /// The reversal of a cell that runs its layers again for the least time, within a budget that so
 /// many micro-batches in flight share: in_flight * retained + working bytes, see reversal_bytes().
 /// Every layer is kept whole by the forward or lies in a piece, whose first input the forward
@@ -69,8 +51,17 @@ GPIPE_INLINE constexpr OptimalReversal optimal(ReversalCosts const& costs, std::
     result.least_bytes = least_cell.bytes();
     if (result.least_bytes > budget_bytes) return result;
 
-    auto const take = [&](Reversal&& other) {
-        detail::take_if_faster(result, std::move(other), costs, in_flight, budget_bytes);
+    auto const take = [&](Reversal&& other) { // if it is faster than what there is, and fits
+        double const time = extra_time(other, costs);
+        if (result.possible && time >= result.time) return;
+        ReversalBytes const bytes = reversal_bytes(other, costs);
+        if (bytes.working > budget_bytes ||
+            bytes.retained > (budget_bytes - bytes.working) / in_flight)
+            return;
+        result.possible = true;
+        result.reversal = std::move(other);
+        result.time = time;
+        result.bytes = bytes;
     };
     take(keep_everything(layers));
     if (result.possible) return result;

@@ -39,13 +39,6 @@ GPIPE_INLINE constexpr void check_per_cell(std::size_t policies, std::size_t cel
             "gpipe: PerCell has %zu checkpointing policies for %zu cells", policies, cells);
 }
 
-template <class... Policies> constexpr std::size_t first_not_in_cell() {
-    bool const reverses[] = {reverses_in_cell<Policies>..., false};
-    std::size_t i = 0;
-    while (reverses[i]) ++i;
-    return i;
-}
-
 } // namespace detail
 
 /// That policy `Index` of a PerCell decides about one cell.
@@ -73,7 +66,7 @@ template <std::size_t policies> struct CheckPolicyCount {
 namespace detail {
 
 template <class... Policies> consteval bool check_policies_in_cells() {
-    constexpr std::size_t wrong = first_not_in_cell<Policies...>();
+    constexpr std::size_t wrong = first_true({!reverses_in_cell<Policies>...});
     if constexpr (sizeof...(Policies) == 0)
         return CheckPolicyCount<sizeof...(Policies)>::ok();
     else if constexpr (wrong < sizeof...(Policies))

@@ -22,10 +22,7 @@ inline constexpr bool is_kind = std::is_same_v<typename KindOf<P>::type, Kind>;
 
 // The position of the policy of a kind, or the number of policies.
 template <class Kind, class... Policies> constexpr std::size_t find_policy() {
-    bool const matches[] = {is_kind<Policies, Kind>..., true};
-    std::size_t i = 0;
-    while (!matches[i]) ++i;
-    return i;
+    return first_true({is_kind<Policies, Kind>...});
 }
 
 template <class Kind, class Default, class... Policies>
@@ -108,10 +105,7 @@ template <class... Policies, class... Kinds> struct PolicyChecks<List<Policies..
         return verdict;
     }
     template <class P> static constexpr std::size_t kind_number() {
-        bool const matches[] = {is_kind<P, Kinds>..., true};
-        std::size_t i = 0;
-        while (!matches[i]) ++i;
-        return i;
+        return first_true({is_kind<P, Kinds>...});
     }
 };
 

@@ -1,8 +1,9 @@
 #pragma once
 
-#include <gpipe/core/version.hpp>
+#include <gpipe/core/compiled.hpp>
 
 #include <cstddef>
+#include <initializer_list>
 
 namespace gpipe {
 
@@ -35,6 +36,13 @@ template <class... Ts> struct List {
 };
 
 namespace detail {
+
+// The place of the first that is true, or how many there are: what a list of types is asked for.
+GPIPE_INLINE constexpr std::size_t first_true(std::initializer_list<bool> all) {
+    std::size_t i = 0;
+    while (i < all.size() && !all.begin()[i]) ++i;
+    return i;
+}
 
 // A, Pack<A> and Pack<A, B> in one form.
 template <template <class...> class Pack, class T> struct AsPack { using type = Pack<T>; };

@@ -38,4 +38,12 @@ GPIPE_INLINE constexpr std::uint64_t type_number(std::string_view name) {
 /// The number of type T: the same wherever the host's compiler works it out.
 template <class T> inline constexpr std::uint64_t type_id = type_number(type_name<T>);
 
+namespace detail {
+
+// Its address is one of its own for each T: what is looked up by types, between steps or in calls,
+// is known by these.
+template <class T> inline char type_mark = 0;
+
+} // namespace detail
+
 } // namespace gpipe

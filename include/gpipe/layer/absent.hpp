@@ -16,27 +16,22 @@ template <class T, class View> constexpr View as_there(Frame const& frame, View 
         return view;
 }
 
-template <class Group> struct AsThere;
-template <class... Ts> struct AsThere<Tensors<Ts...>> {
-    template <class Views> static constexpr Views views(Frame const& frame, Views const& all) {
-        return each(frame, all, std::index_sequence_for<Ts...>{});
-    }
-
-  private:
-    template <class Views, std::size_t... is>
-    static constexpr Views each(Frame const& frame, Views const& all, std::index_sequence<is...>) {
-        if constexpr (sizeof...(Ts) == 1)
-            return (as_there<Ts>(frame, all), ...);
-        else
-            return Views{as_there<Ts>(frame, gpipe::get<is>(all))...};
-    }
-};
+template <class... Ts, class Views, std::size_t... is>
+constexpr Views each_as_there(Frame const& frame, Views const& all, Tensors<Ts...>,
+                              std::index_sequence<is...>) {
+    if constexpr (sizeof...(Ts) == 1)
+        return (as_there<Ts>(frame, all), ...);
+    else
+        return {as_there<Ts>(frame, gpipe::get<is>(all))...};
+}
 
 // The same of a group.
 template <class Group, class Views>
 constexpr Views group_as_there([[maybe_unused]] Frame const& frame, Views const& views) {
-    if constexpr (has_optional<as_tensors<Group>>)
-        return AsThere<as_tensors<Group>>::views(frame, views);
+    using All = as_tensors<Group>;
+    if constexpr (has_optional<All>)
+        return each_as_there(frame, views, All{},
+                             std::make_index_sequence<TensorGroup<All>::count>{});
     else
         return views;
 }

@@ -14,16 +14,15 @@ namespace gpipe {
 namespace detail {
 
 // Whether what is put on such a stream once may run in many steps.
-template <class Stream> inline constexpr bool replays = false;
-template <class Stream>
-    requires(static_cast<bool>(Stream::replays))
-inline constexpr bool replays<Stream> = true;
+template <class Stream> inline constexpr bool replays = requires {
+    requires static_cast<bool>(Stream::replays);
+};
 
 } // namespace detail
 
 /// What a layer's forward and backward both may ask their first argument for. Contexts depend on a
 /// layer's tensors, not on its type, so layers with the same tensors (and handles) share them.
-template <class Whole, class Stream, class Given, class Skips> class CallContext {
+template <class Whole, class Scratch, class Stream, class Given, class Skips> class CallContext {
   public:
     /// What the layer declares under these names.
     ///@{
@@ -60,6 +59,8 @@ template <class Whole, class Stream, class Given, class Skips> class CallContext
     std::size_t replicas() const { return exchange().replicas; }
     std::size_t replica() const { return exchange().replica; }
     ///@}
+    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
+    auto scratch() const { return views<Scratch, detail::Access::write>(call_.scratch); }
     /// Samples in this micro-batch, at least 1.
     std::size_t samples() const { return frame_.samples; }
     /// The most that a micro-batch may have here.

@@ -21,13 +21,10 @@ template <class... Cs> struct Constants {};
 
 namespace detail {
 
-template <class C> inline char constant_mark = 0;
-template <class C> inline constexpr void const* constant_id = &constant_mark<C>;
-
 template <class L, class = void> struct ConstantsOf { using type = Constants<>; };
-template <class L> struct ConstantsOf<L, std::void_t<typename L::Constants>> {
-    using type = typename AsPack<Constants, typename L::Constants>::type;
-};
+template <class L>
+struct ConstantsOf<L, std::void_t<typename L::Constants>>
+    : AsPack<Constants, typename L::Constants> {};
 template <class L> using constants_of = typename ConstantsOf<L>::type;
 
 template <class Cs, class C> inline constexpr bool declares_constant = false;
@@ -52,7 +49,7 @@ template <> struct ConstantTypes<Constants<>> {
 template <class... Cs> struct ConstantTypes<Constants<Cs...>> {
     static consteval bool fit() { return (is_constant<Cs>() && ...); }
     static constexpr ConstantNeed need_table[sizeof...(Cs)] = {
-        {constant_id<Cs>, sizeof(Cs), alignof(Cs), type_name<Cs>, &make_constant<Cs>}...};
+        {&type_mark<Cs>, sizeof(Cs), alignof(Cs), type_name<Cs>, &make_constant<Cs>}...};
     static constexpr ConstantNeeds needs() { return {need_table, sizeof...(Cs)}; }
 };
 
@@ -78,7 +75,7 @@ template <class C, class Context> C const* constant(Context const& context) {
         if constexpr (declared) {
             StepConstants const& all = context.constants();
             return std::launder(reinterpret_cast<C const*>(
-                all.values + all.table->offset_of(detail::constant_id<C>)));
+                all.values + all.table->offset_of(&detail::type_mark<C>)));
         }
     }
 }

@@ -9,18 +9,14 @@ namespace gpipe {
 
 /// What a layer's forward gets as its first argument.
 template <class Whole, class Saved, class Scratch, class Stream, class Given, class Skips>
-class ForwardContext : public CallContext<Whole, Stream, Given, Skips> {
+class ForwardContext : public CallContext<Whole, Scratch, Stream, Given, Skips> {
   public:
-    using CallContext<Whole, Stream, Given, Skips>::CallContext;
+    using CallContext<Whole, Scratch, Stream, Given, Skips>::CallContext;
     static constexpr Phase role = Phase::forward; ///< what it is for
 
     /// Where to leave what backward will read (declared as Layer::Saved): a BatchView per tensor.
     auto saved() const {
         return this->template views<Saved, detail::Access::write>(this->call_.saved);
-    }
-    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
-    auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
     /// False where no backward will read what this call saves: in evaluation, and where a
     /// recomputation will run before the backward. Filling saved() may then be left out.
@@ -41,17 +37,13 @@ class ForwardContext : public CallContext<Whole, Stream, Given, Skips> {
 /// What a layer's exchange gets as its first argument. It runs once of each micro-batch: what a
 /// forward leaves beside its output, and leaves again when it is run again, is not for here.
 template <class Whole, class Scratch, class Stream, class Given, class Skips>
-class ExchangeContext : public CallContext<Whole, Stream, Given, Skips> {
-    using Base = CallContext<Whole, Stream, Given, Skips>;
+class ExchangeContext : public CallContext<Whole, Scratch, Stream, Given, Skips> {
+    using Base = CallContext<Whole, Scratch, Stream, Given, Skips>;
 
   public:
     using Base::Base;
     static constexpr Phase role = Phase::forward; ///< what it is for
 
-    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
-    auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
-    }
     /// Nobody has told anything yet.
     void exchanged(std::size_t r) const = delete;
 
@@ -66,9 +58,9 @@ class ExchangeContext : public CallContext<Whole, Stream, Given, Skips> {
 
 /// What a layer's backward gets as its first argument.
 template <class Whole, class Saved, class Scratch, class Stream, class Given, class Skips>
-class BackwardContext : public CallContext<Whole, Stream, Given, Skips> {
+class BackwardContext : public CallContext<Whole, Scratch, Stream, Given, Skips> {
   public:
-    using CallContext<Whole, Stream, Given, Skips>::CallContext;
+    using CallContext<Whole, Scratch, Stream, Given, Skips>::CallContext;
     static constexpr Phase role = Phase::backward; ///< what it is for
 
     /// The gradients of the parameters, to be added to.
@@ -84,10 +76,6 @@ class BackwardContext : public CallContext<Whole, Stream, Given, Skips> {
     auto saved() const {
         return this->template views<Saved, detail::Access::read>(this->call_.saved);
     }
-    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
-    auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
-    }
     /// What replica r tells of this micro-batch (declared as Layer::ExchangedGradient).
     auto exchanged_gradient(std::size_t r) const { return this->told_gradient(r); }
 };
@@ -95,9 +83,9 @@ class BackwardContext : public CallContext<Whole, Stream, Given, Skips> {
 /// What a layer's input_gradient gets as its first argument.
 template <class Whole, class Saved, class Deferred, class Scratch, class Stream, class Given,
           class Skips>
-class InputGradientContext : public CallContext<Whole, Stream, Given, Skips> {
+class InputGradientContext : public CallContext<Whole, Scratch, Stream, Given, Skips> {
   public:
-    using CallContext<Whole, Stream, Given, Skips>::CallContext;
+    using CallContext<Whole, Scratch, Stream, Given, Skips>::CallContext;
     static constexpr Phase role = Phase::input_gradient; ///< what it is for
 
     /// What forward (or its recomputation) left for this micro-batch.
@@ -107,10 +95,6 @@ class InputGradientContext : public CallContext<Whole, Stream, Given, Skips> {
     /// Where to leave what weight_gradient will read (declared as Layer::Deferred).
     auto deferred() const {
         return this->template views<Deferred, detail::Access::write>(this->call_.deferred);
-    }
-    /// Room for this call only (declared as Layer::Scratch), contents unspecified.
-    auto scratch() const {
-        return this->template views<Scratch, detail::Access::write>(this->call_.scratch);
     }
     /// What replica r tells of this micro-batch (declared as Layer::ExchangedGradient).
     auto exchanged_gradient(std::size_t r) const { return this->told_gradient(r); }

@@ -2,6 +2,7 @@
 
 #include <gpipe/call/handle_set.hpp>
 #include <gpipe/core/type_list.hpp>
+#include <gpipe/core/type_name.hpp>
 
 #include <type_traits>
 
@@ -17,13 +18,9 @@ template <class... Hs> struct Handles {};
 
 namespace detail {
 
-template <class H> inline char handle_mark = 0;
-template <class H> inline constexpr void const* handle_id = &handle_mark<H>;
-
 template <class L, class = void> struct HandlesOf { using type = Handles<>; };
-template <class L> struct HandlesOf<L, std::void_t<typename L::Handles>> {
-    using type = typename AsPack<Handles, typename L::Handles>::type;
-};
+template <class L>
+struct HandlesOf<L, std::void_t<typename L::Handles>> : AsPack<Handles, typename L::Handles> {};
 template <class L> using handles_of = typename HandlesOf<L>::type;
 
 template <class Hs, class H> inline constexpr bool declares = false;
@@ -37,7 +34,7 @@ template <class H, class Context> H& handle(Context const& context) {
     static_assert(detail::declares<typename Context::HandleTypes, H>,
                   "gpipe: who works with gpipe::handle<H>(context) must declare it: "
                   "using Handles = gpipe::Handles<H>");
-    return *static_cast<H*>(context.handles()->find(detail::handle_id<H>));
+    return *static_cast<H*>(context.handles()->find(&detail::type_mark<H>));
 }
 
 } // namespace gpipe

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/tensor.hpp>
 
 #include <cstddef>
@@ -20,9 +21,8 @@ struct Optional<Tag, Tensor<T, Extents...>> : Tensor<T, Extents...> {};
 
 namespace detail {
 
-template <class Tag> inline char optional_mark = 0;
 template <class Tag, class T>
-inline constexpr void const* optional_id<Optional<Tag, T>> = &optional_mark<Tag>;
+inline constexpr void const* optional_id<Optional<Tag, T>> = &type_mark<Tag>;
 
 template <class T> inline constexpr bool is_optional = false;
 template <class Tag, class T> inline constexpr bool is_optional<Optional<Tag, T>> = true;

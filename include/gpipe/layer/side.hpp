@@ -22,9 +22,6 @@ template <class... Ss> struct SideInputs {};
 
 namespace detail {
 
-template <class Tag> inline char side_mark = 0;
-template <class Tag> inline constexpr void const* side_id = &side_mark<Tag>;
-
 template <class S> struct SideOf {
     static constexpr bool fits = false;
     static constexpr SideInfo info() { return {}; }
@@ -36,14 +33,13 @@ struct SideOf<SideInput<Tag, T>> {
     using Tensor = T;
     static constexpr bool fits = true;
     static constexpr SideInfo info() {
-        return {side_id<Tag>, type_name<Tag>, type_name<T>, T::bytes, 0, 0, optional_id<T>};
+        return {&type_mark<Tag>, type_name<Tag>, type_name<T>, T::bytes, 0, 0, optional_id<T>};
     }
 };
 
 template <class L, class = void> struct SidesOf { using type = SideInputs<>; };
-template <class L> struct SidesOf<L, std::void_t<typename L::Side>> {
-    using type = typename AsPack<SideInputs, typename L::Side>::type;
-};
+template <class L>
+struct SidesOf<L, std::void_t<typename L::Side>> : AsPack<SideInputs, typename L::Side> {};
 template <class L> using sides_of = typename SidesOf<L>::type;
 
 // What a layer reads, as a type that contexts carry.
@@ -68,10 +64,7 @@ template <class... Ss> struct SideTypes<SideInputs<Ss...>> {
     template <class Tag>
     static constexpr bool has = (false || ... || std::is_same_v<Tag, typename SideOf<Ss>::tag>);
     template <class Tag> static constexpr std::size_t place() {
-        bool const is[] = {std::is_same_v<Tag, typename SideOf<Ss>::tag>...};
-        std::size_t result = 0;
-        while (!is[result]) ++result;
-        return result;
+        return first_true({std::is_same_v<Tag, typename SideOf<Ss>::tag>...});
     }
 };
 
@@ -90,7 +83,7 @@ template <class Tag, class Context> auto side(Context const& context) {
                                 "using Side = gpipe::SideInput<Tag, gpipe::Tensor<...>>");
         if constexpr (declared) {
             using Which = typename Sides::template at<Sides::template place<Tag>()>;
-            return context.template side<typename Which::Tensor>(detail::side_id<Tag>);
+            return context.template side<typename Which::Tensor>(&detail::type_mark<Tag>);
         }
     }
 }

@@ -50,22 +50,17 @@ template <class Tag, class T> struct SkipOf<Skip<Tag, T>> {
 };
 
 template <class L, class = void> struct StashOf { using type = Skips<>; };
-template <class L> struct StashOf<L, std::void_t<typename L::Stash>> {
-    using type = typename AsPack<Skips, typename L::Stash>::type;
-};
+template <class L>
+struct StashOf<L, std::void_t<typename L::Stash>> : AsPack<Skips, typename L::Stash> {};
 template <class L, class = void> struct PopOf { using type = Skips<>; };
-template <class L> struct PopOf<L, std::void_t<typename L::Pop>> {
-    using type = typename AsPack<Skips, typename L::Pop>::type;
-};
+template <class L>
+struct PopOf<L, std::void_t<typename L::Pop>> : AsPack<Skips, typename L::Pop> {};
 
 // The one of some skips that has this tag: its place among them, and its tensor.
 template <class Tag, class... Ss> struct TaggedSkip {
     static constexpr bool found = (false || ... || std::is_same_v<Tag, typename SkipOf<Ss>::tag>);
     static constexpr std::size_t at() {
-        bool const is[] = {std::is_same_v<Tag, typename SkipOf<Ss>::tag>..., true};
-        std::size_t place = 0;
-        while (!is[place]) ++place;
-        return place;
+        return first_true({std::is_same_v<Tag, typename SkipOf<Ss>::tag>...});
     }
     // Of one that is not there any: who asks has said so.
     using Tensor =

@@ -20,9 +20,8 @@ namespace detail {
 // The tensors that a layer declares under a name; none where it does not.
 #define GPIPE_TENSORS(Name)                                                                        \
     template <class L, class = void> struct Name##Of { using type = Tensors<>; };                  \
-    template <class L> struct Name##Of<L, std::void_t<typename L::Name>> {                         \
-        using type = as_tensors<typename L::Name>;                                                 \
-    };
+    template <class L>                                                                             \
+    struct Name##Of<L, std::void_t<typename L::Name>> : AsTensors<typename L::Name> {};
 GPIPE_TENSORS(Parameters)
 GPIPE_TENSORS(Saved)
 GPIPE_TENSORS(Deferred)
@@ -134,47 +133,37 @@ inline constexpr bool splits_backward =
 /// would write, where nobody wants that; declared as `static constexpr bool accepts_none = true`.
 /// It must be declared because `auto dx` accepts anything; without it such a gradient goes to
 /// scratch.
-template <class L> inline constexpr bool accepts_none = false;
-/// Where it is declared.
-template <class L>
-    requires(static_cast<bool>(L::accepts_none))
-inline constexpr bool accepts_none<L> = true;
+template <class L> inline constexpr bool accepts_none = requires {
+    requires static_cast<bool>(L::accepts_none);
+};
 
 /// Whether what layer L leaves for its backward is large for the little work that its forward is
 /// (softmax, dropout, an activation function); declared as `static constexpr bool
 /// recompute_is_cheap = true`. checkpoint::Selective runs such layers again and keeps all others.
-template <class L> inline constexpr bool recompute_is_cheap = false;
-/// Where it is declared.
-template <class L>
-    requires requires { L::recompute_is_cheap; }
-inline constexpr bool recompute_is_cheap<L> = static_cast<bool>(L::recompute_is_cheap);
+template <class L> inline constexpr bool recompute_is_cheap = requires {
+    requires static_cast<bool>(L::recompute_is_cheap);
+};
 
 /// Whether layer L is to have the gradient of its output in every step, although neither it nor
 /// anything below it may learn: declared as `static constexpr bool wants_gradient = true`.
-template <class L> inline constexpr bool wants_gradient = false;
-/// Where it is declared.
-template <class L>
-    requires(static_cast<bool>(L::wants_gradient))
-inline constexpr bool wants_gradient<L> = true;
+template <class L> inline constexpr bool wants_gradient = requires {
+    requires static_cast<bool>(L::wants_gradient);
+};
 
 /// Whether layer L has a forward and no backward: declared as `static constexpr bool only_evaluates
 /// = true`. It is for an Inference, or for the layers of a Training below which nothing learns: no
 /// gradient passes it.
-template <class L> inline constexpr bool only_evaluates = false;
-/// Where it is declared.
-template <class L>
-    requires(static_cast<bool>(L::only_evaluates))
-inline constexpr bool only_evaluates<L> = true;
+template <class L> inline constexpr bool only_evaluates = requires {
+    requires static_cast<bool>(L::only_evaluates);
+};
 
 /// Whether layer L keeps its parameters as they are: declared as `static constexpr bool frozen =
 /// true`, or by gpipe::Frozen. They have no gradients and no optimizer state; nothing flows
 /// backward below the lowest layer that learns. Of the halves of its backward the second never
 /// runs; where it has none, what it adds to its gradients goes to scratch.
-template <class L> inline constexpr bool is_frozen = false;
-/// Where it is declared.
-template <class L>
-    requires(static_cast<bool>(L::frozen))
-inline constexpr bool is_frozen<L> = true;
+template <class L> inline constexpr bool is_frozen = requires {
+    requires static_cast<bool>(L::frozen);
+};
 
 /// Layer L, frozen. See TrainingOptions::frozen for what is chosen at construction.
 template <class L> struct Frozen : L {

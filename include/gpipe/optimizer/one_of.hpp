@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/host_device.hpp>
+#include <gpipe/core/type_list.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/optimizer/adam.hpp>
 #include <gpipe/optimizer/optimizer.hpp>
@@ -145,10 +146,7 @@ template <class... Os> class OneOf {
 
   private:
     template <class O> static constexpr std::size_t index_of() {
-        bool const same[] = {std::is_same_v<O, Os>...};
-        std::size_t i = 0;
-        while (!same[i]) ++i;
-        return i;
+        return detail::first_true({std::is_same_v<O, Os>...});
     }
     template <class Self, class F, std::size_t... i>
     static void visit_in(Self& self, F& f, std::index_sequence<i...>) {

@@ -58,7 +58,7 @@ template <class Net, class... Policies> class HasConstants {
     /// with the optimizer. It is no part of saved states.
     template <class C> C& constant() {
         static_cast<void>(CheckConstant<C, Net, LossFunctor>::ok());
-        return *std::launder(reinterpret_cast<C*>(values_.find(detail::constant_id<C>)));
+        return *std::launder(reinterpret_cast<C*>(values_.find(&detail::type_mark<C>)));
     }
 
   protected:

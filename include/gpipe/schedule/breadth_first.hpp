@@ -1,7 +1,7 @@
 #pragma once
 
-#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/dynamic.hpp>
+#include <gpipe/schedule/fill_drain.hpp>
 #include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
@@ -9,26 +9,6 @@
 #include <string_view>
 
 namespace gpipe::schedule {
-
-namespace detail {
-
-GPIPE_INLINE constexpr Programs breadth_first(std::size_t v, std::size_t devices,
-                                              std::size_t micro_batches) {
-    std::size_t const cells = v * devices;
-    Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
-    result.place_in_loops();
-    for (std::size_t k = 0; k < devices; ++k) {
-        Action* next = result.append(2 * v * micro_batches);
-        for (std::size_t c = k; c < cells; c += devices)
-            for (std::size_t m = 0; m < micro_batches; ++m) *next++ = forward(c, m);
-        for (std::size_t c = cells; c > k; c -= devices)
-            for (std::size_t m = 0; m < micro_batches; ++m) *next++ = backward(c - devices + k, m);
-        result.next_device();
-    }
-    return result;
-}
-
-} // namespace detail
 
 /// Breadth-first pipeline (Lamy-Poirier, 2022): v cells per device in loops, device k owns cells
 /// k, k + K, k + 2 K, ...; all micro-batches through its first cell, then all through its second,
@@ -51,7 +31,7 @@ template <std::size_t v> struct BreadthFirst {
 
     /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
-        return detail::breadth_first(v, devices, micro_batches);
+        return detail::fill_drain(v, Order::ascending, devices, micro_batches);
     }
 };
 /// The same with a number of cells chosen at construction.
@@ -61,7 +41,7 @@ template <> struct BreadthFirst<dynamic> {
     std::size_t cells_per_device = 2;                        ///< v
     /// One for each of K devices.
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
-        return detail::breadth_first(cells_per_device, devices, micro_batches);
+        return detail::fill_drain(cells_per_device, Order::ascending, devices, micro_batches);
     }
 };
 

@@ -9,38 +9,6 @@
 
 namespace gpipe::schedule {
 
-namespace detail {
-
-// One device's program of DualPipeV: every kind takes the next micro-batch of its cell, weight
-// gradients that were put off run in the order of their input gradients.
-class DualPipeDevice {
-  public:
-    constexpr DualPipeDevice(Programs& programs, std::size_t down, std::size_t up)
-        : programs_(programs), cell_{down, up}, put_off_(programs.cells()) {}
-
-    constexpr void forward(std::size_t phase) {
-        programs_.add(gpipe::forward(cell_[phase], forwards_[phase]++));
-    }
-    constexpr void backward(std::size_t phase, bool whole = true) {
-        std::size_t const cell = cell_[phase];
-        std::size_t const m = backwards_[phase]++;
-        programs_.add(whole ? gpipe::backward(cell, m) : input_gradient(cell, m));
-        if (!whole) put_off_[last_++] = weight_gradient(cell, m);
-    }
-    constexpr void weights() { programs_.add(put_off_[first_++]); }
-
-  private:
-    Programs& programs_;
-    std::size_t cell_[2];
-    std::size_t forwards_[2] = {};
-    std::size_t backwards_[2] = {};
-    Array<Action> put_off_; // a queue
-    std::size_t first_ = 0;
-    std::size_t last_ = 0;
-};
-
-} // namespace detail
-
 /// DualPipeV (DeepSeek-AI, 2025; DualPipe "cut in half"): two cells per device in V order, device k
 /// owns cells k and 2 K - 1 - k; most backwards are whole and each goes with a forward of the
 /// device's other cell, which some systems run at once. Here they run one after the other. Needs
@@ -68,38 +36,52 @@ struct DualPipeV {
         result.place_in_v();
         for (std::size_t k = 0; k < devices; ++k) {
             std::size_t const after = devices - 1 - k; // devices behind this one
-            detail::DualPipeDevice device(result, k, 2 * devices - 1 - k);
-            for (std::size_t r = 0; r < 2 * after; ++r) device.forward(0);
+            // Every kind takes the next micro-batch of its cell, 0 down or 1 up; weight gradients
+            // that are put off run in the order of their input gradients.
+            std::size_t const cells[] = {k, 2 * devices - 1 - k};
+            std::size_t forwards[2] = {}, backwards[2] = {};
+            Array<Action> put_off(result.cells());
+            std::size_t first = 0, last = 0;
+            auto const run_forward = [&](std::size_t c) {
+                result.add(forward(cells[c], forwards[c]++));
+            };
+            auto const run_backward = [&](std::size_t c, bool whole = true) {
+                std::size_t const m = backwards[c]++;
+                result.add(whole ? backward(cells[c], m) : input_gradient(cells[c], m));
+                if (!whole) put_off[last++] = weight_gradient(cells[c], m);
+            };
+            auto const run_weights = [&] { result.add(put_off[first++]); };
+            for (std::size_t r = 0; r < 2 * after; ++r) run_forward(0);
             for (std::size_t r = 0; r < k + 1; ++r) {
-                device.forward(0);
-                device.forward(1);
+                run_forward(0);
+                run_forward(1);
             }
             for (std::size_t r = 0; r < after; ++r) {
-                device.backward(1, false);
-                device.weights();
-                device.forward(1);
+                run_backward(1, false);
+                run_weights();
+                run_forward(1);
             }
             for (std::size_t r = 0; r < micro_batches + k + 1 - 2 * devices; ++r) {
-                device.forward(0);
-                device.backward(1);
-                device.forward(1);
-                device.backward(0);
+                run_forward(0);
+                run_backward(1);
+                run_forward(1);
+                run_backward(0);
             }
             for (std::size_t r = 0; r < after; ++r) {
-                device.backward(1);
-                device.forward(1);
-                device.backward(0);
+                run_backward(1);
+                run_forward(1);
+                run_backward(0);
             }
             // From the middle of these on, weight gradients wait.
             for (std::size_t r = 0; r < k + 1; ++r) {
-                device.backward(1, 2 * r <= k);
-                device.backward(0, 2 * r < k);
+                run_backward(1, 2 * r <= k);
+                run_backward(0, 2 * r < k);
             }
             for (std::size_t r = 0; r < after; ++r) {
-                device.weights();
-                device.backward(0, false);
+                run_weights();
+                run_backward(0, false);
             }
-            for (std::size_t r = 0; r < k + 1; ++r) device.weights();
+            for (std::size_t r = 0; r < k + 1; ++r) run_weights();
             result.next_device();
         }
         return result;

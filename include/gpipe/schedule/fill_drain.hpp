@@ -1,14 +1,40 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/schedule/programs.hpp>
 #include <gpipe/schedule/schedule.hpp>
 
 #include <cstddef>
+#include <string_view>
 
 namespace gpipe::schedule {
 
 /// The order in which a device runs the micro-batches backward.
 enum class Order { ascending, descending };
+
+namespace detail {
+
+// Of v cells per device in loops: all micro-batches through a device's first cell, then all through
+// its second, and so on, and back from the last.
+GPIPE_INLINE constexpr Programs fill_drain(std::size_t v, Order order, std::size_t devices,
+                                           std::size_t micro_batches) {
+    std::size_t const cells = v * devices;
+    Programs result(devices, cells, micro_batches, 2 * cells * micro_batches);
+    result.place_in_loops();
+    for (std::size_t k = 0; k < devices; ++k) {
+        Action* next = result.append(2 * v * micro_batches);
+        for (std::size_t c = k; c < cells; c += devices)
+            for (std::size_t m = 0; m < micro_batches; ++m) *next++ = forward(c, m);
+        for (std::size_t c = cells; c > k; c -= devices)
+            for (std::size_t i = 0; i < micro_batches; ++i)
+                *next++ = backward(c - devices + k,
+                                   order == Order::descending ? micro_batches - 1 - i : i);
+        result.next_device();
+    }
+    return result;
+}
+
+} // namespace detail
 
 /// The schedule of the GPipe paper (Huang et al., 2019, figure 2c): all forwards, then all
 /// backwards. For K = 3 and M = 4, time to the right, F and B of micro-batches 0 to 3, backward
@@ -27,14 +53,7 @@ template <Order order> struct FillDrain {
 
     /// One for each of K devices.
     static constexpr Programs programs(std::size_t devices, std::size_t micro_batches) {
-        Programs result(devices, devices, micro_batches, 2 * devices * micro_batches);
-        for (std::size_t k = 0; k < devices; ++k) {
-            for (std::size_t m = 0; m < micro_batches; ++m) result.add(forward(k, m));
-            for (std::size_t i = 0; i < micro_batches; ++i)
-                result.add(backward(k, order == Order::descending ? micro_batches - 1 - i : i));
-            result.next_device();
-        }
-        return result;
+        return detail::fill_drain(1, order, devices, micro_batches);
     }
 };
 

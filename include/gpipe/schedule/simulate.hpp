@@ -1,9 +1,9 @@
 #pragma once
 
+#include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/core/ratio.hpp>
 #include <gpipe/schedule/costs.hpp>
-#include <gpipe/schedule/device_pairs.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -44,7 +44,8 @@ template <class Time> struct SimulatedDevice {
 /// they are there, those of an action's skips behind its boundary's; `latency` later it has
 /// arrived. What the cost function's skips carry (see ChainCosts) is waited for by the forward of
 /// the cell that they lead to, and by the backward of the one that they come from. Linear in the
-/// number of actions, and of skips. The programs must have passed verify().
+/// number of actions, and of skips, and, where transfers take time, of pairs of devices. The
+/// programs must have passed verify().
 template <class Time, class Cost>
 constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& cost,
                                         Time latency = {}, Time bandwidth = unlimited<Time>) {
@@ -67,10 +68,9 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
     Part<SkipCosts<Time>> skips;
     if constexpr (requires { cost.skips.data(); })
         if (ways) skips = {cost.skips.data(), cost.skips.size()};
-    DevicePairs pairs;
-    if (ways) pairs = DevicePairs(programs, skips);
-    Array<Time> way_free(pairs.count());
-    Array<Time> skips_arrived(2 * skips.size() * micro_batches); // as arrivals, by skip
+    std::size_t const device_count = programs.devices();
+    Array<Time> way_free(ways ? device_count * device_count : 0); // by the devices from and to
+    Array<Time> skips_arrived(2 * skips.size() * micro_batches);  // as arrivals, by skip
 
     // Addresses: in constant evaluation a call costs as much as the rest of a line.
     Time busy{};
@@ -113,7 +113,7 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
             if (receiver != d) {
                 if constexpr (has_bytes) {
                     if (ways) {
-                        Time& free = way_free[pairs(a.cell, gradient)];
+                        Time& free = way_free[d * device_count + receiver];
                         if (free < clock) free = clock;
                         arrival = free += cost.bytes(a) / bandwidth;
                     }
@@ -125,8 +125,9 @@ constexpr SimulatedTimes<Time> simulate(Programs const& programs, Cost const& co
                 SkipCosts<Time> const& skip = skips[s];
                 if ((gradient ? skip.to : skip.from) != a.cell) continue;
                 Time const bytes = gradient ? skip.gradient_bytes : skip.output_bytes;
-                if (bytes == Time{} || owner[skip.from] == owner[skip.to]) continue;
-                Time& free = way_free[pairs.of_skip(s, gradient)];
+                std::size_t const other = owner[gradient ? skip.from : skip.to];
+                if (bytes == Time{} || other == d) continue;
+                Time& free = way_free[d * device_count + other];
                 if (free < clock) free = clock;
                 free += bytes / bandwidth;
                 skips_arrived[(2 * s + gradient) * micro_batches + a.micro_batch] = free + latency;

@@ -177,31 +177,28 @@ class CellReversals {
 
     static constexpr std::size_t begin = 2; // of the numbers of segments
     // How far apart the numbers of segments and slots are, and how many there are of each.
-    static constexpr std::size_t stride(std::size_t layers, BudgetEffort const& effort) {
-        return (layers + effort.most_numbers - 1) / effort.most_numbers;
+    constexpr std::size_t stride() const {
+        return (dear_.size() + effort_.most_numbers - 1) / effort_.most_numbers;
     }
-    static constexpr std::size_t numbers(std::size_t layers, BudgetEffort const& effort) {
-        return (layers - 1) / stride(layers, effort) + 1;
-    }
+    constexpr std::size_t numbers() const { return (dear_.size() - 1) / stride() + 1; }
     // Of optimal(), which takes a time of up to layers^4.
-    static constexpr std::size_t budgets(std::size_t layers, BudgetEffort const& effort) {
-        std::size_t const most = effort.squares / (layers * layers);
-        return most < 2 ? 0 : std::min(effort.budgets, most);
+    constexpr std::size_t budgets() const {
+        std::size_t const most = effort_.squares / (dear_.size() * dear_.size());
+        return most < 2 ? 0 : std::min(effort_.budgets, most);
     }
     constexpr std::size_t count() const {
-        std::size_t const layers = costs_.layers();
         bool const both = in_flight_[0] != in_flight_[1];
-        return begin + 3 * numbers(layers, effort_) + (both ? 2 : 1) * budgets(layers, effort_);
+        return begin + 3 * numbers() + (both ? 2 : 1) * budgets();
     }
 
     // Of no layer where that would be too long.
     constexpr Reversal reversal(std::size_t number) const {
         std::size_t const layers = costs_.layers();
         if (number == 0) return keep_everything(layers);
-        std::size_t const each = numbers(layers, effort_);
         if (number == 1) return selective(dear_);
+        std::size_t const each = numbers();
         std::size_t const kind = (number - begin) / each;
-        std::size_t const i = (number - begin) % each * stride(layers, effort_);
+        std::size_t const i = (number - begin) % each * stride();
         if (kind == 0) return equal_segments(layers, i + 1);
         if (kind == 1) return every_segment(layers, i + 1);
         if (kind == 2) {
@@ -210,7 +207,7 @@ class CellReversals {
             return revolve(layers, i);
         }
         std::size_t const which = number - begin - 3 * each;
-        std::size_t const most = budgets(layers, effort_);
+        std::size_t const most = budgets();
         return within(in_flight_[which / most],
                       static_cast<double>(which % most) / static_cast<double>(most));
     }
