@@ -133,16 +133,16 @@ void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule,
     }
     std::size_t const allocated_before = arena_bytes;
     constexpr bool links = Net::skips.size() > 0;
-    Train<Net> train{{},
-                     {},
-                     {},
-                     {.samples = settings.samples,
-                      .seed = 1,
-                      .cells = cells,
-                      .micro_batches = micro_batches,
-                      .slack = settings.slack,
-                      .schedule = schedule,
-                      .checkpointing = policy(checkpointing)}};
+    auto const options = [&](std::size_t slack) {
+        return typename Train<Net>::Options{.samples = settings.samples,
+                                            .seed = 1,
+                                            .cells = cells,
+                                            .micro_batches = micro_batches,
+                                            .slack = slack,
+                                            .schedule = schedule,
+                                            .checkpointing = policy(checkpointing)};
+    };
+    Train<Net> train{{}, {}, {}, options(settings.slack)};
     std::size_t const allocated = arena_bytes - allocated_before;
     train.step(inputs, targets); // what the layers' own library sets up at its first call
     poison_arenas(train, Plain::size);
@@ -162,7 +162,10 @@ void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule,
         result.add("N", settings.samples).add("checkpointing", checkpointing);
         result.add("schedule", schedule.name()).add("per_device", schedule.cells_per_device());
         result.add("network", links ? "with skips and ties" : "plain");
-        if (settings.slack != gpipe::no_wait) result.add("slack", settings.slack);
+        if (settings.slack == gpipe::chosen_slack)
+            result.add("slack", "chosen");
+        else if (settings.slack != gpipe::no_wait)
+            result.add("slack", settings.slack);
         return result;
     };
     double used_low = 2;
@@ -194,6 +197,11 @@ void measure(Settings const& settings, gpipe::schedule::Dynamic const& schedule,
     summary.add(links ? "planned / used, with skips and ties" : "planned / used", used_low);
     summary.add(links ? "planned / used, with skips and ties" : "planned / used", used_high);
     summary.add("planned / allocated", double(train.planned_bytes()) / double(allocated));
+    if (settings.slack != gpipe::no_wait) {
+        Train<Net> const without{{}, {}, {}, options(gpipe::no_wait)};
+        summary.add("planned / nobody waiting for room",
+                    double(train.planned_bytes()) / double(without.planned_bytes()));
+    }
     if (!links) {
         summary.add(schedule.cells_per_device() == 1 ? "planned / live, one cell per device"
                                                      : "planned / live, two cells per device",
@@ -241,8 +249,8 @@ int main(int argc, char** argv) {
     options.text("checkpointing", "NAME,...", "policies", checkpointing);
     options.number("samples", "N, samples in a mini-batch", settings.samples, 1, 1024);
     options.text("slack", "UNITS",
-                 "how late others may be before somebody waits for room: 0, 1, 4 forwards; none: "
-                 "nobody waits",
+                 "how late others may be before somebody waits for room: 0, 1, 4 forwards; chosen: "
+                 "by the library; none: nobody waits",
                  slack);
     options.flag("json", "one JSON object per line", settings.json);
     if (auto const status = options.parse(argc, argv)) return *status;
@@ -257,7 +265,10 @@ int main(int argc, char** argv) {
         settings.micro_batches = numbers("--micro-batches", micro_batches, {}, 1024);
         settings.checkpointing =
             words("--checkpointing", checkpointing, {"never", "always", "except-last"});
-        if (slack != "none") settings.slack = numbers("--slack", slack, {0, 1, 4}).back();
+        if (slack == "chosen")
+            settings.slack = gpipe::chosen_slack;
+        else if (slack != "none")
+            settings.slack = numbers("--slack", slack, {0, 1, 4}).back();
     } catch (support::UsageError const& error) {
         return options.refuse(error.what());
     } catch (std::invalid_argument const& error) {

@@ -149,6 +149,7 @@ set(GPIPE_HEADERS
     include/gpipe/memory/cell_calls.hpp
     include/gpipe/memory/cell_use.hpp
     include/gpipe/memory/cell_way.hpp
+    include/gpipe/memory/choose_slack.hpp
     include/gpipe/memory/countable.hpp
     include/gpipe/memory/curve.hpp
     include/gpipe/memory/fill_arenas.hpp

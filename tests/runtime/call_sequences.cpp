@@ -85,7 +85,8 @@ template <class Device> class Sequence {
         o.schedule = schedule_.policy;
         o.checkpointing = any(toy::checkpointings).policy;
         o.device = any(toy::runs<Device>());
-        o.slack = random_() % 2 ? gpipe::no_wait : random_() % 5;
+        o.slack = random_() % 2 ? gpipe::no_wait : random_() % 6;
+        if (o.slack == 5) o.slack = gpipe::chosen_slack;
         return o;
     }
     Data data() {

@@ -97,7 +97,7 @@ TEST_CASE_TEMPLATE("P1 every schedule there is trains the same, with every numbe
                     o.schedule = schedule;
                     o.checkpointing = checkpointing.policy;
                     o.device = run;
-                    if (point % 2 == 0) o.slack = 0;
+                    if (point % 2 == 0) o.slack = point % 4 ? gpipe::chosen_slack : 0;
                     toy::Watch watch;
                     Train<Device> train(toy::make_net<Real>(watch), {}, Adam{1e-2f}, o);
                     INFO(schedule.name(), " of ", schedule.cells_per_device(),

@@ -160,7 +160,7 @@ template <class T> typename T::Options all_options(Choice const& choice) {
     o.cells = choice[devices] + 1;
     o.schedule = schedules()[choice[schedule]];
     o.checkpointing = toy::every_checkpointing()[choice[checkpointing]].policy;
-    o.slack = std::vector<std::size_t>{gpipe::no_wait, 1, 0}[choice[slack]];
+    o.slack = std::vector<std::size_t>{gpipe::no_wait, gpipe::chosen_slack, 0}[choice[slack]];
     o.debug = choice[debug] == 1;
     return o;
 }

@@ -72,7 +72,7 @@ struct Case : toy::RandomPlan {
     Operands of_forwards;
 };
 std::size_t some_slack(Random& random) {
-    std::size_t const slacks[] = {gpipe::no_wait, gpipe::no_wait, 1 + random() % 4, 0};
+    std::size_t const slacks[] = {gpipe::no_wait, gpipe::chosen_slack, 1 + random() % 4, 0};
     return slacks[random() % 4];
 }
 Case some_case(Random& random) {

@@ -2,6 +2,7 @@
 
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/byte_planner.hpp>
+#include <gpipe/memory/choose_slack.hpp>
 #include <gpipe/memory/countable.hpp>
 #include <gpipe/memory/fill_arenas.hpp>
 #include <gpipe/memory/locate.hpp>
@@ -24,15 +25,29 @@ namespace detail {
     plan.pools.put_in_front(plan.parts.at.size());
 }
 
+// Of a plan without arenas.
+[[gnu::cold]] GPIPE_INLINE MemoryPlan with_chosen_slack(MemoryPlan const& plan,
+                                                        PlanRequest const& request,
+                                                        Programs const& programs) {
+    constexpr std::size_t count = sizeof slacks_tried / sizeof *slacks_tried;
+    Array<MemoryPlan> plans(count, plan);
+    place_values(plans.data(), {slacks_tried, count});
+    for (MemoryPlan& each : plans) fill_arenas(each, request, programs);
+    return static_cast<MemoryPlan&&>(plans[choose_slack(plans)]);
+}
+
 // Where these cells offload nothing, whatever they say.
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
-plan_with(PlanRequest const& request, Programs const& programs, Array<Reversal> const& reversals,
-          ChooseOffloads choose, Array<bool> const& stays = {}) {
+plan_with(PlanRequest const& request, std::size_t slack, Programs const& programs,
+          Array<Reversal> const& reversals, ChooseOffloads choose, Array<bool> const& stays = {}) {
     MemoryPlan plan;
     BytePlanner(plan, request, programs, reversals, choose, stays);
     if (request.tightness == Tightness::full && !std::is_constant_evaluated()) {
         add_parts(plan);
-        place_values(plan, std::min(request.slack, no_wait));
+        if (slack == chosen_slack && places_values(plan))
+            return with_chosen_slack(plan, request, programs);
+        slack = std::min(slack, no_wait);
+        place_values(&plan, {&slack, 1});
     }
     fill_arenas(plan, request, programs);
     return plan;
@@ -52,18 +67,25 @@ plan_bytes(PlanRequest const& request, Programs const& programs,
         throw std::invalid_argument("gpipe: a plan for micro-batches of so many samples has more "
                                     "bytes than memory has addresses");
     Array<Reversal> const each = each_reversal(reversals, request.first.data(), programs.cells());
-    MemoryPlan plan = detail::plan_with(request, programs, each, choose);
     bool const quickly = request.tightness == Tightness::constant || std::is_constant_evaluated();
-    if (plan.lowered.programs.size() == programs.size() || !choose || quickly) return plan;
+    bool offloads = false;
+    for (Reversal const& reversal : each) offloads = offloads || reversal.offload;
+    offloads = offloads && choose && !quickly;
+    // Who does is decided while nobody waits for room: then a chosen slack takes no more bytes.
+    bool const chooses = offloads && request.slack == chosen_slack;
+    std::size_t const slack = chooses ? no_wait : request.slack;
+    MemoryPlan plan = detail::plan_with(request, slack, programs, each, choose);
+    if (!offloads) return plan;
     Array<bool> stays(programs.cells(), true);
-    MemoryPlan const without = detail::plan_with(request, programs, each, choose, stays);
+    MemoryPlan const without = detail::plan_with(request, slack, programs, each, choose, stays);
     bool any = false;
     for (std::size_t c = 0; c < stays.size(); ++c) {
         std::size_t const d = programs.device_of(c);
         stays[c] = plan.devices[d].total() > without.devices[d].total();
         any = any || stays[c];
     }
-    if (any) plan = detail::plan_with(request, programs, each, choose, stays);
+    if (any || chooses)
+        plan = detail::plan_with(request, request.slack, programs, each, choose, stays);
     return plan;
 }
 

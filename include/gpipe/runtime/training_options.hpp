@@ -52,7 +52,8 @@ template <class Device> struct TrainingOptions {
     /// How late other devices may be before somebody waits for room, in units of a forward. By
     /// default nobody ever waits: each byte is used again only by who is sure that others are done
     /// with it. With less, down to 0, a device may take fewer bytes, and a step whose actions take
-    /// longer than planned may take more time.
+    /// longer than planned may take more time. chosen_slack: the fewest bytes for which it does
+    /// not, on any device no more than by default; construction then takes longer.
     std::size_t slack = no_wait;
     /// Numbers of layers that are frozen, beside those that say so themselves, see is_frozen.
     std::vector<std::size_t> frozen{};

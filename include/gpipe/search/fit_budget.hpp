@@ -45,6 +45,8 @@ class BudgetSearch {
     [[gnu::cold]] constexpr BudgetSearch(BudgetProblem problem, BudgetEffort const& effort = {})
         : problem_(static_cast<BudgetProblem&&>(problem)), effort_(effort),
           cells_(problem_.schedule.devices()), choices_(problem_.schedule.devices()) {
+        // A slack that is chosen takes no more bytes, and to choose it for each plan takes long.
+        problem_.slack = std::min(problem_.slack, no_wait);
         problem_.in_halves = with_joined_halves(problem_.cut_chain(), problem_.schedule);
         problem_.schedule =
             join_halves(problem_.in_halves, Array<bool>(problem_.in_halves.cells()));
