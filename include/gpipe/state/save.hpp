@@ -254,9 +254,8 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 
 /// The same, but returns as soon as the state is copied to host memory that Options::snapshot has
 /// planned: it is written while training goes on, where a relative path leads now. What goes wrong
-/// later is thrown by the wait() of
-/// what this returns or, if nobody calls that, by the next save; at the latest it is said on
-/// standard error when the training goes.
+/// later is thrown by the wait() of what this returns or, if nobody calls that, by the next save;
+/// at the latest it is said on standard error when the training goes.
 ///
 /// With several ranks each writes its part, and the first, once all are there, what makes them the
 /// state. It sees that in the folder, and gives up at once where a rank has left a note there that
