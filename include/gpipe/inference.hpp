@@ -65,9 +65,10 @@ class Inference : public InferencePlan<Net, Policies...>,
     /// whose wait() waits: on a device that enqueues, and on a host of several lanes and one rank.
     /// Up to two are under way, a third waits for the first. The inputs may be changed as soon as
     /// this returns (see Training::start() for those in a GPU's memory), the outputs are there when
-    /// wait() has returned; ones in a GPU's memory are written behind what is by now on its default
-    /// stream. What goes wrong later is thrown by wait(), or by the next call if the handle is
-    /// gone.
+    /// wait() has returned, and have to stay until then; if the handle is gone without, as where
+    /// something throws in between, until a later call has waited for it, or this object goes. Ones
+    /// in a GPU's memory are written behind what is by now on its default stream. What goes wrong
+    /// later is thrown by wait(), or by the next call if the handle is gone.
     Pending start(Batch<Input> inputs, Batch<Output, true> outputs) {
         return started(inputs, outputs);
     }

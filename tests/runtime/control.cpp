@@ -270,9 +270,10 @@ TEST_CASE("a summary says what a training consists of") {
     using Second = toy::Tag<double, 5>;
     using Third = toy::Carry<double, 5>;
     using Fourth = toy::Untag<double, 5>;
-    gpipe::Training<gpipe::Pipeline<First, Second, Third, Fourth>, gpipe::Balance<2, 2>,
-                    gpipe::MicroBatches<3>, gpipe::Loss<toy::MeanSquare<double, 5>>>
-        train({}, {}, {}, {.samples = 7});
+    using Train =
+        gpipe::Training<gpipe::Pipeline<First, Second, Third, Fourth>, gpipe::Balance<2, 2>,
+                        gpipe::MicroBatches<3>, gpipe::Loss<toy::MeanSquare<double, 5>>>;
+    Train train({}, {}, {}, {.samples = 7}), looked_at({}, {}, {}, {.samples = 7, .debug = true});
     std::size_t const wide =
         std::max(gpipe::type_name<First>.size(), gpipe::type_name<Third>.size());
     auto const name = [&]<class L>(L) {
@@ -301,8 +302,9 @@ TEST_CASE("a summary says what a training consists of") {
               "                                                          27    216");
     CHECK(text.find("\nbytes planned  layers  parameters  gradients  optimizer  buffers  "
                     "boundaries  activations  staging  handles  in all\n") != std::string::npos);
-    CHECK(text.find("\n2 devices, 2 cells, M = 3, 3 samples at most in a micro-batch\n") !=
+    CHECK(text.find("\n2 devices, 2 cells, M = 3, room for 3 samples in a micro-batch\n") !=
           std::string::npos);
+    CHECK(looked_at.summary().find("M = 3, room for 4 samples in") != std::string::npos);
 }
 
 TEST_CASE("the totals of a summary are those of the plan") {

@@ -175,6 +175,11 @@ TEST_CASE("a rate that is no number, and one out of its bounds, is refused befor
     });
     refuses(gpipe::SGD{}, "momentum is nan", [&](auto& o) { o.momentum = no_number; });
     refuses(gpipe::RMSProp{}, "alpha is inf", [&](auto& o) { o.alpha = infinite; });
+    // What it takes the root of would be negative.
+    refuses(gpipe::RMSProp{.alpha = 1, .epsilon = 1}, "alpha is 1.5, not 0 or more, and at most 1",
+            [](auto& o) { o.alpha = 1.5f; });
+    refuses(Grouped<gpipe::RMSProp>{}, "alpha is -0.5, not 0 or more",
+            [](auto& o) { o.alpha = -0.5f; });
     refuses(gpipe::Adam{}, "epsilon is -1e-08, not 0 or more",
             [&](auto& o) { o.epsilon = -1e-8f; });
     refuses(gpipe::Adam{}, "epsilon is nan", [&](auto& o) { o.epsilon = no_number; });

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -665,6 +666,25 @@ TEST_CASE(
     outlives->wait();
     CHECK(moved.ready());
     CHECK(gpipe::saved_state(folder / "later").seed == 9);
+}
+
+TEST_CASE("a state that is written in the background goes where its path led at start_save()") {
+    Folder const folder, other;
+    std::string const before = std::filesystem::current_path();
+    Trainer<float> trainer(1, 2, 3, gpipe::schedule::GPipe{}, gpipe::checkpoint::Never{}, 1, true);
+    std::filesystem::current_path(folder.path);
+    {
+        // Until then the file cannot be opened.
+        toy::SystemCalls const watch({"open", 1, toy::CallFault::interrupts, 0, true});
+        auto pending = gpipe::start_save(*trainer, "s");
+        while (watch.count() == 0) std::this_thread::yield();
+        std::filesystem::current_path(other.path);
+    }
+    CHECK(error_of([&] { gpipe::save(*trainer, "t"); }) == ""); // which waits
+    std::filesystem::current_path(before);
+    CHECK(gpipe::saved_state(folder / "s").seed == 3);
+    CHECK(!std::filesystem::exists(other / "s"));
+    CHECK(gpipe::saved_state(other / "t").seed == 3);
 }
 
 TEST_CASE("what goes wrong in the background is heard of once: at wait(), or at the next save") {

@@ -108,6 +108,8 @@ TEST_CASE("too few micro-batches are refused with the schedule's name and the nu
     CHECK(refusal(gpipe::schedule::DualPipeV{}, ExceptLast{}, 3, 5) ==
           "gpipe: the schedule DualPipeV needs at least 6 micro-batches for 3 devices, not 5");
     CHECK(refusal(gpipe::schedule::DualPipeV{}, ExceptLast{}, 3, 6) == "");
+    CHECK(refusal(gpipe::schedule::DualPipeV{}, ExceptLast{}, 1, 1) ==
+          "gpipe: the schedule DualPipeV needs at least 2 micro-batches for 1 device, not 1");
     CHECK(refusal(Needs7{}, ExceptLast{}, 2, 6) ==
           "gpipe: the schedule needs at least 7 micro-batches for 2 devices, not 6");
 }

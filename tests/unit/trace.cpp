@@ -7,6 +7,7 @@
 #include <gpipe/trace/compare.hpp>
 #include <gpipe/trace/svg.hpp>
 #include <gpipe/trace/text.hpp>
+#include <gpipe/trace/text_table.hpp>
 #include <gpipe/trace/unsplit.hpp>
 
 #include <doctest/doctest.h>
@@ -487,4 +488,14 @@ TEST_CASE("mean durations are those of a kind in a cell") {
     timeline.add({gpipe::forward(0, 0), 0, 0, 0, 1});
     timeline.add({gpipe::forward(0, 1), 0, 0, 1, 4});
     CHECK(gpipe::trace::MeanDurations(timeline)(gpipe::forward(0, 1)) == 2);
+}
+
+TEST_CASE("columns, and names that are cut, count characters and not bytes") {
+    gpipe::trace::TextTable table("lr", {"type", "n"});
+    table.add({"Überlänge", "1"});
+    table.add({"Overlong", "10"});
+    CHECK(table.text() == "type        n\nÜberlänge   1\nOverlong   10\n");
+    CHECK(gpipe::trace::short_name("Überlänge", 9) == "Überlänge");
+    CHECK(gpipe::trace::short_name("ÜberlängeÜ", 9) == "Überlä...");
+    CHECK(gpipe::trace::short_name("Overlängen", 9) == "Overlä...");
 }

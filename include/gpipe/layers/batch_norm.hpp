@@ -26,6 +26,13 @@ namespace detail {
 template <class Sample> inline constexpr bool has_channels = false;
 template <class T, std::size_t channels, std::size_t... extents>
 inline constexpr bool has_channels<Tensor<T, channels, extents...>> = true;
+template <class Sample> struct CheckSample {
+    static consteval bool ok() {
+        static_assert(has_channels<Sample>,
+                      "gpipe: BatchNorm<Sample> is for a gpipe::Tensor<T, channels, ...>");
+        return has_channels<Sample>;
+    }
+};
 
 } // namespace detail
 
@@ -43,8 +50,7 @@ inline constexpr bool has_channels<Tensor<T, channels, extents...>> = true;
 /// derive from it and declare one, say ten times the elements of a sample.
 template <class Sample, RunningStatistics running = RunningStatistics::mini_batch>
 struct BatchNorm {
-    static_assert(detail::has_channels<Sample>,
-                  "gpipe: BatchNorm<Sample> is for a gpipe::Tensor<T, channels, ...>");
+    static_assert(detail::CheckSample<Sample>::ok() || true); // one error, not two
     /// As it comes; where that is none, one for all that follows to have a sense.
     using Input = std::conditional_t<detail::has_channels<Sample>, Sample, Tensor<float, 1>>;
     using Output = Input;                    ///< normalised, then scaled and shifted

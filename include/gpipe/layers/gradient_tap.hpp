@@ -27,6 +27,13 @@ template <class Stream> struct TapWork {
     }
 };
 
+template <class Sample> struct CheckTap {
+    static consteval bool ok() {
+        static_assert(is_tensor<Sample>, "gpipe: GradientTap<Sample> is for one gpipe::Tensor");
+        return is_tensor<Sample>;
+    }
+};
+
 } // namespace detail
 
 /// The identity, which puts the gradient that flows back through it into an array of the caller's:
@@ -39,9 +46,11 @@ template <class Stream> struct TapWork {
 /// the other samples weigh, and without Options::loss_scale. On a GPU it needs
 /// gpipe/cuda/tap_work.cuh.
 template <class Sample> struct GradientTap {
-    using Input = Sample;                     ///< of a sample
-    using Output = Sample;                    ///< of a sample
-    using Element = typename Sample::Element; ///< of the array
+    static_assert(detail::CheckTap<Sample>::ok() || true); // one error, not two
+    /// As it comes; where that is none, one for all that follows to have a sense.
+    using Input = std::conditional_t<detail::is_tensor<Sample>, Sample, Tensor<float>>;
+    using Output = Input;                    ///< of a sample
+    using Element = typename Input::Element; ///< of the array
     /// See gpipe::wants_gradient, Reads, accepts_none.
     ///@{
     static constexpr bool wants_gradient = true;
@@ -58,7 +67,7 @@ template <class Sample> struct GradientTap {
     void backward(auto& context, auto dy, auto dx) const {
         if (to && !context.is_probe())
             work(context).unscale(static_cast<Element const*>(dy.data()),
-                                  to + context.first_sample() * Sample::size, dy.size(),
+                                  to + context.first_sample() * Input::size, dy.size(),
                                   context.state());
         if constexpr (!is_none<decltype(dx)>)
             work(context).copy(static_cast<Element const*>(dy.data()), dx.data(), dy.size());

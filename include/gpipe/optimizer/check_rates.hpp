@@ -3,7 +3,9 @@
 #include <gpipe/core/finite.hpp>
 #include <gpipe/optimizer/groups.hpp>
 #include <gpipe/optimizer/hooked.hpp>
+#include <gpipe/optimizer/rmsprop.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <stdexcept>
@@ -14,6 +16,7 @@
 namespace gpipe::detail {
 
 inline constexpr double no_bound = std::numeric_limits<double>::infinity();
+inline constexpr double up_to_1 = 1 + std::numeric_limits<double>::epsilon();
 
 // f(name, value, least, below) for each number that may be set: of an O, of a chosen one (see
 // optimizer::OneOf), and of what either has around that, groups and a hook.
@@ -33,8 +36,10 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
             f("momentum", double{optimizer.momentum}, -no_bound, no_bound);
         if constexpr (requires { bool{optimizer.nesterov}; })
             f("nesterov", optimizer.nesterov ? 1.0 : 0.0, -no_bound, no_bound);
+        // RMSProp takes the root of what it keeps a share of; an alpha of others is their own.
+        constexpr bool share = std::derived_from<O, RMSProp>;
         if constexpr (requires { double{optimizer.alpha}; })
-            f("alpha", double{optimizer.alpha}, -no_bound, no_bound);
+            f("alpha", double{optimizer.alpha}, share ? 0 : -no_bound, share ? up_to_1 : no_bound);
         // Adam divides by what is left to 1.
         if constexpr (requires { double{optimizer.beta1}; })
             f("beta1", double{optimizer.beta1}, 0, 1);
@@ -59,7 +64,9 @@ template <class O, class F> void each_rate(O const& optimizer, F f) {
     if (is_finite(rate))
         throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, not %g or more%s",
                                            name, rate, least,
-                                           below < no_bound ? ", and less than 1" : "");
+                                           below == no_bound ? ""
+                                           : below > 1       ? ", and at most 1"
+                                                             : ", and less than 1");
     throw_error<std::invalid_argument>("gpipe: the optimizer's %s is %g, and has to be finite",
                                        name, rate);
 }

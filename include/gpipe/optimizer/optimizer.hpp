@@ -138,8 +138,8 @@ void apply_to_all(O const& optimizer, UpdateContext context,
 /// more. The others are not its own: it neither reads nor writes them. (And `void choose_most()`
 /// has it want all, for plans that hold for any.) Members that are called learning_rate,
 /// weight_decay, momentum, alpha, epsilon, beta1 and beta2 have to be finite before every step, the
-/// last three at least 0 and betas less than 1. Of the others any sign will do: with a negative
-/// rate a loss is climbed.
+/// last three at least 0 and betas less than 1. Of the others any sign will do (but of RMSProp's
+/// alpha, which is from 0 to 1): with a negative rate a loss is climbed.
 template <class O>
 concept OptimizerFunctor = std::copyable<O> && requires {
     std::integral_constant<std::size_t, O::states>{};

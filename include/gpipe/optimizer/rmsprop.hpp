@@ -14,7 +14,7 @@ namespace gpipe {
 struct RMSProp {
     static constexpr std::size_t states = 2; ///< numbers kept per parameter, at most: s and b
     float learning_rate = 1e-3f;             ///< size of a step
-    float alpha = 0.99f;                     ///< share of the mean square that stays
+    float alpha = 0.99f;                     ///< share of the mean square that stays, from 0 to 1
     float momentum = 0;                      ///< share of the last step that is made again
     float epsilon = 1e-8f;                   ///< added to the root, against division by zero
     float weight_decay = 0;                  ///< L2: what of the parameter is added to the gradient

@@ -210,8 +210,9 @@ GPIPE_INLINE Checkpointed proven_programs(schedule::Dynamic schedule,
     if (micro_batches < least) {
         std::string const name(schedule.name());
         detail::throw_error<std::invalid_argument>(
-            "gpipe: the schedule%s%s needs at least %zu micro-batches for %zu devices, not %zu",
-            name.empty() ? "" : " ", name.c_str(), least, devices, micro_batches);
+            "gpipe: the schedule%s%s needs at least %zu micro-batches for %zu device%s, not %zu",
+            name.empty() ? "" : " ", name.c_str(), least, devices, devices == 1 ? "" : "s",
+            micro_batches);
     }
     Programs const plain = schedule.programs(devices, micro_batches);
     prove(plain, "schedule", devices, cells, micro_batches);

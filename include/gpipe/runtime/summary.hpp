@@ -104,8 +104,8 @@ GPIPE_INLINE std::string shapes(TensorTypes const& types, TensorTypes const& ski
         return std::to_string(number) + " " + of + (number == 1 ? "" : "s");
     };
     return text + count(plan.devices.size(), "device") + ", " + count(programs.cells(), "cell") +
-           ", M = " + std::to_string(programs.micro_batches()) + ", " +
-           count(plan.capacity, "sample") + " at most in a micro-batch\n";
+           ", M = " + std::to_string(programs.micro_batches()) + ", room for " +
+           count(plan.capacity, "sample") + " in a micro-batch\n";
 }
 
 } // namespace gpipe

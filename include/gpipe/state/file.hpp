@@ -13,8 +13,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace gpipe {
@@ -49,6 +51,12 @@ GPIPE_STATE_INLINE std::string followed(std::string path) {
         path = next[0] == '/' ? next : path.substr(0, path.rfind('/') + 1) + next;
     }
     return path;
+}
+// The same file, wherever the process goes meanwhile.
+GPIPE_STATE_INLINE std::string from_anywhere(std::string const& path) {
+    std::error_code error;
+    std::string result = std::filesystem::absolute(path, error).string();
+    return error ? path : result;
 }
 
 } // namespace detail

@@ -193,7 +193,7 @@ std::shared_ptr<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Devi
     for (safetensors::Entry const& tensor : tensors)
         machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
     if constexpr (joins_ranks<Device>) {
-        Shards shards(machine, all, state, followed(path), true);
+        Shards shards(machine, all, state, followed(from_anywhere(path)), true);
         parts = shards;
         bool const is_index = shards.is_first() && !shards.beside();
         std::string begin =
@@ -215,11 +215,11 @@ std::shared_ptr<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Devi
             },
             [&transport = machine.device().transport()] { return transport.error(); });
     } else {
-        pending = PendingSave::prepare(
-            [snapshot, path, end, begin = file_begin(state, tensors, metadata)](auto const&) {
-                write_file(path, begin, {snapshot->data(), end});
-                Shards::remove_all(path);
-            });
+        pending = PendingSave::prepare([snapshot, path = from_anywhere(path), end,
+                                        begin = file_begin(state, tensors, metadata)](auto const&) {
+            write_file(path, begin, {snapshot->data(), end});
+            Shards::remove_all(path);
+        });
     }
     return std::make_shared<BegunSave>(std::move(pending), std::move(parts));
 }
@@ -253,9 +253,9 @@ void save(Training<Net, Policies...>& train, std::string const& path,
 }
 
 /// The same, but returns as soon as the state is copied to host memory that Options::snapshot has
-/// planned: it is written while training goes on. What goes wrong later is thrown by the wait() of
-/// what this returns or, if nobody calls that, by the next save; at the latest it is said on
-/// standard error when the training goes.
+/// planned: it is written while training goes on, where a relative path leads now. What goes wrong
+/// later is thrown by the wait() of what this returns or, if nobody calls that, by the next save;
+/// at the latest it is said on standard error when the training goes.
 ///
 /// With several ranks each writes its part, and the first, once all are there, what makes them the
 /// state. It sees that in the folder, and gives up at once where a rank has left a note there that
