@@ -24,7 +24,6 @@
 #include <cstdio>
 #include <memory>
 #include <numeric>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -349,7 +348,7 @@ int main(int argc, char** argv) {
         "Step time over bytes per device for policies that run layers again, in training\n"
         "train_gpt's network: beside the simulation, beside segments by hand, beside optimal.");
     options.text("cells", "K,...", "numbers of devices", cells);
-    options.text("policies", "NAME,...", "beside never", policies);
+    options.names("policies", "beside never", gpipe::checkpoint::policies(), policies);
     options.number("micro-batches", "M", micro_batches, 1, 1024);
     options.number("samples", "N, samples in a mini-batch", samples, 1, 1024);
     options.number("rounds", "interleaved rounds", rounds, 1, 100'000);
@@ -361,13 +360,8 @@ int main(int argc, char** argv) {
                               ", which the program was compiled for: build it again here");
     try {
         settings.cells = numbers("--cells", cells, {}, Model::Net::size);
-        for (std::string const& name : split(policies)) {
-            static_cast<void>(gpipe::checkpoint::find_checkpointing(name));
-            settings.policies.push_back(name);
-        }
+        settings.policies = split(policies);
     } catch (support::UsageError const& error) {
-        return options.refuse(error.what());
-    } catch (std::invalid_argument const& error) {
         return options.refuse(error.what());
     }
     settings.micro_batches = micro_batches;

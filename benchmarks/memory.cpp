@@ -18,7 +18,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -243,7 +242,8 @@ int main(int argc, char** argv) {
     support::Options options(
         "memory", "Planned bytes per device of train_gpt's network, beside what a step uses, the "
                   "least\nthat it could do with, and the GPipe paper's formula.");
-    options.text("schedule", "NAME,...", "schedules, or all that there are", schedules);
+    options.names("schedule", "schedules, or all that there are", gpipe::schedule::schedules(),
+                  schedules, "all");
     options.text("cells", "K,...", "numbers of devices", cells);
     options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
     options.text("checkpointing", "NAME,...", "policies", checkpointing);
@@ -270,8 +270,6 @@ int main(int argc, char** argv) {
         else if (slack != "none")
             settings.slack = numbers("--slack", slack, {0, 1, 4}).back();
     } catch (support::UsageError const& error) {
-        return options.refuse(error.what());
-    } catch (std::invalid_argument const& error) {
         return options.refuse(error.what());
     }
     if (!settings.json)

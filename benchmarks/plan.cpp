@@ -216,10 +216,11 @@ int main(int argc, char** argv) {
         "and\n"
         "K = 64, M = 4096, shared and copied links; with --alone 1F1B over 128 layers that do\n"
         "nothing, K = 4,16,64 and N = M = K.");
-    options.text("schedule", "NAME,...", "schedules, or all that there are", schedules);
+    options.names("schedule", "schedules, or all that there are", gpipe::schedule::schedules(),
+                  schedules, "all");
     options.text("cells", "K,...", "numbers of devices", cells);
     options.text("micro-batches", "M,...", "numbers of micro-batches", micro_batches);
-    options.text("checkpointing", "NAME,...", "policies", checkpointing);
+    options.names("checkpointing", "policies", gpipe::checkpoint::policies(), checkpointing);
     options.text("links", "NAME,...", "between devices", links);
     options.number("samples", "N, samples in a mini-batch; 0: see above", samples, 0, 100'000);
     options.number("rounds", "plans of each row, whose median time counts", rounds, 1, 1000);
@@ -260,15 +261,15 @@ int main(int argc, char** argv) {
         else
             for (std::string const& name : split(schedules))
                 chosen.push_back(gpipe::schedule::find_schedule(name));
-        auto const policies =
-            words("--checkpointing", checkpointing, {"never", "always", "except-last", "offload"});
+        std::vector<gpipe::checkpoint::Dynamic> policies;
+        for (std::string const& name : split(checkpointing))
+            policies.push_back(gpipe::checkpoint::find_checkpointing(name));
         auto const kinds = words("--links", links, {"shared", "copied", "staged", "sent"});
         for (auto const& schedule : chosen)
             for (std::size_t k : numbers("--cells", cells, {}, layers))
                 for (std::size_t m : numbers("--micro-batches", micro_batches, {}, 100'000))
-                    for (std::string const& name : policies)
+                    for (auto const& policy : policies)
                         for (std::string const& kind : kinds) {
-                            auto const policy = gpipe::checkpoint::find_checkpointing(name);
                             std::size_t const n = samples > 0 ? samples : large ? m : 32;
                             PlanCase const of{schedule, policy, kind, k, m, n};
                             if (exists(of, layers)) cases.push_back(of);
@@ -276,9 +277,7 @@ int main(int argc, char** argv) {
         for (auto const& schedule : chosen)
             for (char const* kind : {"shared", "copied"})
                 if (large && usual)
-                    cases.push_back({schedule,
-                                     gpipe::checkpoint::find_checkpointing(policies.front()), kind,
-                                     64, 4096, 4096});
+                    cases.push_back({schedule, policies.front(), kind, 64, 4096, 4096});
     } catch (std::exception const& error) {
         return options.refuse(error.what());
     }

@@ -193,7 +193,7 @@ TESTS = {
 }
 TESTS.update({f.stem: (60, None) for f in sorted((ROOT / "tests" / "gpu").glob("*.cu")) if f.stem not in TESTS})
 SMALL = ["reduce", "kernels", "random", "rows", "batch_norm", "gradient_tap"]  # kernels of the library
-CALLS = ["device", "given", "inference", "control", "layers", "precision"]  # for memcheck alone; racecheck takes 45 s for the last
+CALLS = ["device", "given", "inference", "control", "layers", "precision", "skips"]  # for memcheck alone; racecheck takes 45 s for the last
 # Estimates in milliseconds per step of gpu_gpt, written down before anything ran (8,192 tokens).
 PREDICTED = {("fp32", 8): 232, ("fp32", 1): 185, ("tf32", 8): 84, ("tf32", 1): 59, ("bf16", 8): 58, ("bf16", 1): 34}
 PREDICTED_CUDNN = 25

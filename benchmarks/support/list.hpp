@@ -11,16 +11,7 @@
 
 namespace benchmark {
 
-/// The parts of "a,b,c".
-inline std::vector<std::string> split(std::string_view text) {
-    std::vector<std::string> parts;
-    for (std::size_t begin = 0;;) {
-        std::size_t const end = std::min(text.find(',', begin), text.size());
-        parts.emplace_back(text.substr(begin, end - begin));
-        if (end == text.size()) return parts;
-        begin = end + 1;
-    }
-}
+using support::split;
 
 /// The numbers of "1,2,4", each of `allowed`, or from 1 to `most` if that is empty. Throws
 /// support::UsageError.

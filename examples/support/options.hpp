@@ -2,12 +2,15 @@
 
 #include <gpipe/core/registry.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,17 @@ namespace support {
 struct UsageError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+
+/// The parts of "a,b,c".
+inline std::vector<std::string> split(std::string_view text) {
+    std::vector<std::string> parts;
+    for (std::size_t begin = 0;;) {
+        std::size_t const end = std::min(text.find(',', begin), text.size());
+        parts.emplace_back(text.substr(begin, end - begin));
+        if (end == text.size()) return parts;
+        begin = end + 1;
+    }
+}
 
 /// The command line of a program, by CLI11 (in options.cpp, for it takes seconds to compile):
 /// `--name value` or `--name=value`, the last of several; numbers are checked against their range;
@@ -45,12 +59,20 @@ class Options {
               std::string& target, std::string other = {}) {
         explain("\n--" + name + ' ' + names.list() + '\n' + names.help());
         option(name, "NAME", std::move(help), target, [=, &target](std::string const& value) {
-            try {
-                if (value != other || other.empty()) static_cast<void>(names.find(value));
-            } catch (std::invalid_argument const& error) {
-                std::string const said = error.what();
-                throw UsageError("--" + name + said.substr(said.find(':')));
-            }
+            if (value != other || other.empty()) check(name, names, value);
+            target = value;
+        });
+    }
+    /// Such names with commas between them, or the word `all` alone.
+    template <class Registered>
+    void names(std::string const& name, std::string help,
+               gpipe::Registry<Registered> const& registry, std::string& target,
+               std::string all = {}) {
+        auto const one = registry.of_one_each();
+        explain("\n--" + name + ' ' + one.list() + '\n' + one.help());
+        option(name, "NAME,...", std::move(help), target, [=, &target](std::string const& value) {
+            if (value != all || all.empty())
+                for (std::string const& part : split(value)) check(name, one, part);
             target = value;
         });
     }
@@ -72,6 +94,16 @@ class Options {
     void option(std::string const& name, std::string value, std::string help, std::string shown,
                 std::function<void(std::string const&)> assign);
     void explain(std::string const& words);
+    template <class Registered>
+    static void check(std::string const& name, gpipe::Registry<Registered> const& names,
+                      std::string const& value) {
+        try {
+            static_cast<void>(names.find(value));
+        } catch (std::invalid_argument const& error) {
+            std::string const said = error.what();
+            throw UsageError("--" + name + said.substr(said.find(':')));
+        }
+    }
 
     struct Parser;
     std::unique_ptr<Parser> parser_;

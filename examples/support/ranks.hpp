@@ -16,7 +16,14 @@
 #ifdef GPIPE_EXAMPLE_MPI
 #include <gpipe/transport/mpi.hpp>
 
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
 #endif
 #ifdef GPIPE_EXAMPLE_NCCL
 #include <gpipe/gpipe.cuh>
@@ -41,10 +48,11 @@ inline bool is_launched() {
     return false;
 }
 
-/// Becomes mpirun, which starts this program, with the same arguments, as so many processes: as
-/// root, too, and on however few cores (Open MPI 4 and 5; others take no notice of the variables).
-/// Throws UsageError if it does not.
-inline void launch(std::size_t ranks, int count, char** arguments) {
+/// Has mpirun start this program, with the same arguments, as so many processes: as root, too, and
+/// on however few cores (Open MPI 4 and 5; others take no notice of the variables). Prints what
+/// they print, for mpirun does not tell where that cannot be written, and ends as it does. Throws
+/// UsageError if there is none.
+[[noreturn]] inline void launch(std::size_t ranks, int count, char** arguments) {
     for (char const* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
                              "OMPI_MCA_rmaps_base_oversubscribe"})
         ::setenv(name, "1", 0);
@@ -54,8 +62,32 @@ inline void launch(std::size_t ranks, int count, char** arguments) {
     std::vector<char*> list;
     for (std::string& word : words) list.push_back(word.data());
     list.push_back(nullptr);
-    ::execvp(list[0], list.data());
-    throw UsageError("--ranks needs mpirun, and there is none (Debian: openmpi-bin)");
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw UsageError("--ranks needs a pipe, and there is none");
+    constexpr int none = 127; // as a shell says it
+    pid_t const self = ::getpid();
+    pid_t const child = ::fork();
+    if (child == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGTERM); // who kills this program means all of it
+        if (::getppid() == self && ::dup2(ends[1], STDOUT_FILENO) >= 0)
+            ::execvp(list[0], list.data());
+        ::_exit(none);
+    }
+    ::close(ends[1]);
+    std::signal(SIGINT, SIG_IGN); // a terminal tells mpirun, whose end is waited for
+    char part[4096];
+    for (ssize_t size = 1; size != 0 && child > 0;) {
+        size = ::read(ends[0], part, sizeof part);
+        if (size < 0 && errno != EINTR) break;
+        if (size <= 0) continue;
+        std::fwrite(part, 1, static_cast<std::size_t>(size), stdout);
+        std::fflush(stdout);
+    }
+    int status = none << 8;
+    while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == none)
+        throw UsageError("--ranks needs mpirun, and there is none (Debian: openmpi-bin)");
+    std::exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
 /// This process among so many. Throws UsageError if there are others.

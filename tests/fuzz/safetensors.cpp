@@ -40,7 +40,10 @@ void check(Header const& header, std::uint64_t data_bytes) {
 
 } // namespace
 
+bool taken = false; // see support/replay_inputs.cpp
+
 extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size) {
+    taken = true;
     try {
         if (size >= 2 && data[0] == 'j') {
             auto const* const text = reinterpret_cast<char const*>(data);
@@ -51,6 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
             check(header, size - header.data_at);
         }
     } catch (gpipe::StateError const&) {
+        taken = false;
     }
     return 0;
 }

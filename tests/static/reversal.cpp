@@ -49,9 +49,9 @@ static_assert(gpipe::revolve_forwards(4, 0) == 10 && gpipe::revolve_forwards(4, 
 static_assert(gpipe::revolve_forwards(64, 3) == gpipe::extra_forwards(gpipe::revolve(64, 3)));
 
 static_assert([] {
-    Array<bool> dear(5);
-    dear[1] = dear[2] = true;
-    return is(gpipe::selective(dear), "fFFff", "F3 F4 B4 B3 B2 B1 F0 B0");
+    Array<bool> expensive(5);
+    expensive[1] = expensive[2] = true;
+    return is(gpipe::selective(expensive), "fFFff", "F3 F4 B4 B3 B2 B1 F0 B0");
 }());
 
 static_assert(gpipe::is_whole(gpipe::keep_everything(3)));

@@ -9,8 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace toy {
 
@@ -49,5 +51,20 @@ struct DigitFiles {
     void write(support::Digits const& digits) const { write(images_of(digits), labels_of(digits)); }
     std::string arguments() const { return " --images " + images + " --labels " + labels; }
 };
+
+/// Arguments for digits to learn: none, for drawn ones, and those of MNIST's test set, where
+/// GPIPE_DIGITS names the folder of its files.
+struct DigitsToLearn {
+    std::string arguments;
+    std::size_t held_out = 1000;
+};
+inline std::vector<DigitsToLearn> digits_to_learn() {
+    std::vector<DigitsToLearn> result(1);
+    if (char const* const folder = std::getenv("GPIPE_DIGITS"))
+        result.push_back({std::string(" --images ") + folder + "/t10k-images-idx3-ubyte --labels " +
+                              folder + "/t10k-labels-idx1-ubyte",
+                          2000});
+    return result;
+}
 
 } // namespace toy

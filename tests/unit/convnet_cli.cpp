@@ -7,7 +7,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -85,18 +84,13 @@ TEST_CASE("convnet tells what it trained, and refuses what does not go together"
 
 TEST_CASE("convnet tells 97 of 100 digits that it has not seen" *
           doctest::skip(!toy::long_tests())) {
-    // Drawn ones, and those of MNIST's test set where GPIPE_DIGITS names the folder of its files.
-    std::vector<std::string> sources{""};
-    if (char const* const folder = std::getenv("GPIPE_DIGITS"))
-        sources.push_back(std::string("--images ") + folder + "/t10k-images-idx3-ubyte --labels " +
-                          folder + "/t10k-labels-idx1-ubyte ");
-    for (std::string const& source : sources)
-        for (char const* arguments : {"", "--micro-batches 1"}) {
-            CAPTURE(source);
+    for (toy::DigitsToLearn const& digits : toy::digits_to_learn())
+        for (char const* arguments : {"", " --micro-batches 1"}) {
+            CAPTURE(digits.arguments);
             CAPTURE(arguments);
-            auto const found = program.objects(source + arguments);
+            auto const found = program.objects(digits.arguments + arguments);
             REQUIRE(found.size() == 1);
-            CHECK(found[0].at("held_out_samples").number == (source.empty() ? 1000 : 2000));
+            CHECK(found[0].at("held_out_samples").number == double(digits.held_out));
             CHECK(found[0].at("held_out_accuracy").number >= 0.97);
             MESSAGE(found[0].at("held_out_accuracy").number, " after ",
                     found[0].at("seconds").number, " s");

@@ -65,13 +65,14 @@ struct Parsed {
     double real = 0.5;
     std::string choice = "a";
     std::string name = "first";
+    std::string names = "first,second-2";
 };
 
 gpipe::Registry<int> names() {
     constexpr gpipe::Named<int> all[] = {
         {"first", "one", [](gpipe::Numbers const&) { return 1; }},
         {"second", "a number", [](gpipe::Numbers const&) { return 2; }, {{"N"}}}};
-    return {"name", all};
+    return {"name", all, [](gpipe::Array<int>) { return 0; }, "or several as one"};
 }
 
 support::Options options_for(Parsed& parsed) {
@@ -82,6 +83,7 @@ support::Options options_for(Parsed& parsed) {
     options.number("real", "measure", parsed.real, 0.25, 10);
     options.choice("choice", "choose", parsed.choice, {"a", "b-c"});
     options.name("name", "choose by name", names(), parsed.name, "any");
+    options.names("names", "choose some", names(), parsed.names, "all");
     return options;
 }
 
@@ -117,6 +119,9 @@ TEST_CASE("options are read with a blank or with an equals sign, and keep their 
     CHECK(some.name == "first");
     CHECK(parse({"--name", "second-5"}).name == "second-5");
     CHECK(parse({"--name", "any"}).name == "any");
+    CHECK(some.names == "first,second-2");
+    CHECK(parse({"--names", "second-7,first,first"}).names == "second-7,first,first");
+    CHECK(parse({"--names", "all"}).names == "all");
     CHECK(parse({"--whole", "5", "--whole", "6"}).whole == 6);
 }
 
@@ -129,7 +134,10 @@ TEST_CASE("a mistake on the command line is told by name, value and range") {
     CHECK(complaint({"--flag=1"}) == "flag was given a disallowed flag override");
     CHECK(complaint({"--choice", "b"}) == "--choice takes one of a, b-c, not 'b'");
     CHECK(complaint({"--name", "First"}) ==
-          "--name: there is no name 'First'; there are first, second-N");
+          "--name: there is no name 'First'; there are first, second-N, or several as one");
+    for (std::string const bad : {"second", "", "all"})
+        CHECK(complaint({"--names", ("first," + bad).c_str()}) ==
+              "--names: there is no name '" + bad + "'; there are first, second-N");
     for (char const* bad : {"0", "101", "-1", "x", "3x", "3.5", "", " 3", "99999999999999999999"})
         CHECK(complaint({"--whole", bad}) ==
               "--whole takes a whole number from 1 to 100, not '" + std::string(bad) + "'");
@@ -143,7 +151,8 @@ TEST_CASE("help tells of every option and its default") {
     std::string const help = options_for(parsed).help();
     for (char const* words :
          {"--flag", "--text FILE=none", "--whole n=3", "--real x=0.5", "--choice a|b-c=a",
-          "--name NAME=first", "choose by name", "first: one\n", "second-N: a number\n", "--help"})
+          "--name NAME=first", "choose by name", "--names NAME,...=first,second-2",
+          "--names first, second-N\n", "first: one\n", "second-N: a number\n", "--help"})
         CHECK(help.find(words) != std::string::npos);
 }
 

@@ -138,21 +138,22 @@ GPIPE_INLINE constexpr void check_layers(std::size_t layers) {
 
 } // namespace detail
 
-/// Layers that `dear` names are kept whole by the forward; each run of others is kept whole again
-/// right before its backwards, from the output of the dear layer in front of it. Selective
-/// recomputation (Korthikanti et al. 2022). Throws std::invalid_argument if there is no layer.
-GPIPE_INLINE constexpr Reversal selective(Array<bool> const& dear) {
-    detail::check_layers(dear.size());
+/// Layers that `expensive` names are kept whole by the forward; each run of others is kept whole
+/// again right before its backwards, from the output of the expensive layer in front of it.
+/// Selective recomputation (Korthikanti et al. 2022). Throws std::invalid_argument if there is no
+/// layer.
+GPIPE_INLINE constexpr Reversal selective(Array<bool> const& expensive) {
+    detail::check_layers(expensive.size());
     Reversal result;
-    result.forward = Array<Keep>(dear.size());
+    result.forward = Array<Keep>(expensive.size());
     detail::StepList steps;
-    for (std::size_t last = dear.size(); last > 0;) {
+    for (std::size_t last = expensive.size(); last > 0;) {
         std::size_t first = last - 1;
-        if (dear[first]) {
+        if (expensive[first]) {
             result.forward[first] = Keep::all;
             steps.backward(first);
         } else {
-            while (first > 0 && !dear[first - 1]) --first;
+            while (first > 0 && !expensive[first - 1]) --first;
             steps.whole(first, last);
         }
         last = first;

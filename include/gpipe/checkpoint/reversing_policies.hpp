@@ -88,9 +88,9 @@ struct Selective {
     static constexpr std::string_view name = "selective"; ///< what it is found by
     /// Of one cell.
     static constexpr Reversal reversal(CellToReverse const& cell) {
-        Array<bool> dear(cell.costs.layers());
-        for (std::size_t l = 0; l < dear.size(); ++l) dear[l] = !cell.cheap[l];
-        return selective(dear);
+        Array<bool> expensive(cell.costs.layers());
+        for (std::size_t l = 0; l < expensive.size(); ++l) expensive[l] = !cell.cheap[l];
+        return selective(expensive);
     }
 };
 

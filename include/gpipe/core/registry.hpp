@@ -138,6 +138,8 @@ template <class Choice> class Registry {
         result.entries_ = std::move(all);
         return result;
     }
+    /// The same where commas stand between choices: no name is of several.
+    constexpr Registry of_one_each() const { return {what_, entries_}; }
 
     /// What can be chosen.
     ///@{

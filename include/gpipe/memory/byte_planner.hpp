@@ -170,12 +170,14 @@ class BytePlanner {
             CellValues& cell = plan_.cells[c];
             cell.retained = moves(c);
             cell.runs_again = runs_again(c);
-            if (c == 0) continue;
-            Edge& edge = plan_.lowered.edges[c - 1];
+        }
+        for (Edge const& edge : plan_.lowered.edges) {
+            std::size_t const c = edge.to;
+            if (edge.is_skip()) continue;
             // The output of a recompute, where it needs room at all, goes where the gradient will.
-            cell.discards = edge.gradient && recomputes_[c] && c + 1 < cells_ &&
-                            top(c).saved.count > 0 && !plan_.rewrites_output(c) &&
-                            top(c).output.slots(plan_.capacity) <= edge.bytes;
+            plan_.cells[c].discards = edge.gradient && recomputes_[c] && c + 1 < cells_ &&
+                                      top(c).saved.count > 0 && !plan_.rewrites_output(c) &&
+                                      top(c).output.slots(plan_.capacity) <= edge.bytes;
         }
         assign();
         if (!inputs) return;
@@ -184,11 +186,14 @@ class BytePlanner {
         Array<CellValues> const all = plan_.cells;
         for (CellValues& cell : plan_.cells) cell.input_moves = false;
         assign();
-        for (std::size_t c = 1; c < cells_; ++c)
-            plan_.cells[c].input_moves =
-                all[c].input_moves && moving.pool(Holds::input, c - 1).slots +
-                                              moving.pool(Holds::input_back, c - 1).slots <
-                                          plan_.pools.pool(Holds::input, c - 1).slots;
+        for (std::size_t e = 0; e < plan_.lowered.edges.size(); ++e) {
+            Edge const& edge = plan_.lowered.edges[e];
+            if (edge.is_skip()) continue;
+            plan_.cells[edge.to].input_moves =
+                all[edge.to].input_moves &&
+                moving.pool(Holds::input, e).slots + moving.pool(Holds::input_back, e).slots <
+                    plan_.pools.pool(Holds::input, e).slots;
+        }
         assign();
     }
     // Whether its recompute calls anything: for the loss always. Nobody wants what cells below all

@@ -15,11 +15,11 @@ namespace gpipe {
 /// What can be wrong with a table that is walked.
 enum class Flaw : std::uint8_t {
     sound,
-    unwritten, ///< a value is read that is not there yet, or no more, whatever happens
-    unordered, ///< a value is read, and nothing makes the action wait for its writer
-    misplaced, ///< a value is read elsewhere than it was written
-    torn,      ///< bytes are written while who uses what is there may not be done
-    outside,   ///< bytes are used that are no operand's: of another device, or parameters
+    unwritten,   ///< a value is read that is not there yet, or no more, whatever happens
+    unordered,   ///< a value is read, and nothing makes the action wait for its writer
+    misplaced,   ///< a value is read elsewhere than it was written
+    overwritten, ///< bytes are written while who uses what is there may not be done
+    outside,     ///< bytes are used that are no operand's: of another device, or parameters
 };
 /// In words.
 GPIPE_INLINE constexpr std::string_view sentence(Flaw flaw) {

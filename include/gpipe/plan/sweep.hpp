@@ -217,7 +217,7 @@ class Sweep {
         for (std::uint32_t const user : state.users) {
             if (user == 0 || sure(user - 1)) continue;
             bool const own = user - 1 == instance_;
-            if (!(own ? state.to < from : finds_)) return fail(Flaw::torn, i, value);
+            if (!(own ? state.to < from : finds_)) return fail(Flaw::overwritten, i, value);
             if (!own) demand(user - 1);
         }
     }

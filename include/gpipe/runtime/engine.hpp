@@ -261,13 +261,13 @@ template <DeviceRuntime Device> class Engine {
         return nullptr;
     }
     // Of a step whose handle is gone, and that a later one was waited for.
-    void throw_unheard() {
-        if (unheard_) std::rethrow_exception(std::exchange(unheard_, nullptr));
+    void throw_unreported() {
+        if (unreported_) std::rethrow_exception(std::exchange(unreported_, nullptr));
     }
     [[gnu::cold]] void give_states() {
         finish_all();
         runs_.give_states(seed_, steps_);
-        doubtful_ = false;
+        counts_may_differ_ = false;
     }
 
     Device& device_;
@@ -285,9 +285,9 @@ template <DeviceRuntime Device> class Engine {
     void* leader_ = nullptr;            ///< see follow()
     void (*finish_together_)(void*, Engine&, std::size_t) = nullptr;
     std::size_t next_slot_ = 0;
-    bool doubtful_ = false; ///< whether the devices may count other steps
+    bool counts_may_differ_ = false; ///< whether the devices may count other steps
     std::size_t accumulated_ = 0;
-    std::exception_ptr unheard_; ///< of the first such step
+    std::exception_ptr unreported_; ///< of the first such step
 };
 
 } // namespace gpipe

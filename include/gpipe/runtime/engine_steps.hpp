@@ -72,8 +72,8 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     std::size_t const before = accumulated_;
     SampleRange const part = planned_.own_part(samples);
     batches_[slot].take(inputs, others, first + part.first, part.count, trains, slot);
-    if (doubtful_) give_states();
-    doubtful_ = trains;
+    if (counts_may_differ_) give_states();
+    counts_may_differ_ = trains;
     double const begin = lane_choice_.begin();
     bool const done =
         submit(trains ? lane_plan().training : lane_plan().forward,
@@ -83,7 +83,7 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
         feeding.end();
         runs_.end(runs_[slot]);
     }
-    doubtful_ = false;
+    counts_may_differ_ = false;
     lane_choice_.end(begin);
     if (!done) {
         under_way_[slot] = true;
@@ -125,7 +125,8 @@ template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& o
     detail::OneCaller::Call const call(caller_);
     for (std::size_t n = 0; n < slots; ++n) // the oldest first
         if (outcome.waits())
-            if (auto error = tell((next_slot_ + n) % slots); error && !unheard_) unheard_ = error;
+            if (auto error = tell((next_slot_ + n) % slots); error && !unreported_)
+                unreported_ = error;
 }
 
 template <DeviceRuntime Device> void Engine<Device>::finish_slot(std::size_t slot) {
@@ -136,7 +137,7 @@ template <DeviceRuntime Device> void Engine<Device>::finish_slot(std::size_t slo
     } catch (...) {
         // Commits read what others have left there: a fault is not to be that of the next
         // mini-batch.
-        doubtful_ = doubtful_ || (runs_.immediate() && calls_enqueue<Device>);
+        counts_may_differ_ = counts_may_differ_ || (runs_.immediate() && calls_enqueue<Device>);
         if (!runs_[slot].arguments.last) accumulated_ = 0;
         if (!outcome) throw;
         outcome->tell(std::current_exception());
@@ -144,11 +145,11 @@ template <DeviceRuntime Device> void Engine<Device>::finish_slot(std::size_t slo
 }
 
 template <DeviceRuntime Device> void Engine<Device>::make_ready() {
-    throw_unheard();
+    throw_unreported();
     finish_slot(next_slot_);
     for (std::size_t n = 1; n < slots; ++n) // what begins behind one in vain would be so, too
         if (runs_[(next_slot_ + n) % slots].in_vain) finish_slot((next_slot_ + n) % slots);
-    if (doubtful_) finish_all();
+    if (counts_may_differ_) finish_all();
 }
 
 template <DeviceRuntime Device> void Engine<Device>::finish_all() {
@@ -163,7 +164,7 @@ template <DeviceRuntime Device> void Engine<Device>::finish_all() {
             first = std::current_exception();
             failed = runs_.failure();
         }
-    throw_unheard();
+    throw_unreported();
     if (!first) return;
     runs_.blame(std::move(failed));
     std::rethrow_exception(first);
@@ -181,8 +182,8 @@ std::span<double const> Engine<Device>::gradients(Pointers inputs, Pointers targ
             accumulated_);
     SampleRange const part = planned_.own_part(samples);
     batches_[0].take(inputs, targets, part.first, part.count, true, 0);
-    if (doubtful_) give_states();
-    doubtful_ = true; // the device counts this for a step
+    if (counts_may_differ_) give_states();
+    counts_may_differ_ = true; // the device counts this for a step
     run(lane_plan().training, {seed_, steps_, optimizer, true, samples, part, 0, false});
     give_states();
     return runs_.totals(0);

@@ -37,7 +37,7 @@ class LaneChoice {
     void end(double begun) { note(asks() ? detail::seconds_now() - begun : 0); }
     ///@}
     /// Whether note() wants the time of the next step.
-    bool asks() const { return trying() || (open_ && earns_); }
+    bool asks() const { return trying() || (open_ && counts_credit_); }
     /// The next step took this long; 0 where asks() said that nobody does.
     void note(double seconds) {
         if (!open_) return;
@@ -54,20 +54,20 @@ class LaneChoice {
             if (clear || step_ + 1 == trial) {
                 bool const one = !clear && seconds_[1] < seconds_[0];
                 choose(one, one == alone_ ? 2 * holds_ : fewest);
-                earns_ = !clear && !one;
-                if (earns_) usual_ = mean_on_one();
-                earned_ = std::max(earned_, few * usual_);
+                counts_credit_ = !clear && !one;
+                if (counts_credit_) mean_of_one_ = mean_on_one();
+                credit_ = std::max(credit_, few * mean_of_one_);
             }
-        } else if (earns_) {
-            earned_ += usual_ - seconds;
-            if (earned_ >= many * usual_) {
-                earned_ = many * usual_;
-                patience_ = fewest;
+        } else if (counts_credit_) {
+            credit_ += mean_of_one_ - seconds;
+            if (credit_ >= many * mean_of_one_) {
+                credit_ = many * mean_of_one_;
+                backoff_ = fewest;
             }
-            if (earned_ < 0) {
-                choose(true, patience_);
-                patience_ = std::min(2 * patience_, most);
-                earns_ = false;
+            if (credit_ < 0) {
+                choose(true, backoff_);
+                backoff_ = std::min(2 * backoff_, most);
+                counts_credit_ = false;
             }
         }
         if (++step_ == trial + holds_) {
@@ -104,12 +104,12 @@ class LaneChoice {
     double seconds_[2] = {};           ///< of the steps that count, on all lanes and on one
     double one_[trial / 4] = {};       ///< each of these on one
     std::uint32_t ones_ = 0;           ///< so many
-    double usual_ = 0;                 ///< of a step on one
+    double mean_of_one_ = 0;           ///< of a step on one
     std::uint32_t step_ = trial;       ///< of the trial, and then of those that it decides for
     std::uint32_t holds_ = fewest / 2; ///< for so many steps
-    bool earns_ = false;               ///< whether all lanes were chosen for being faster
-    double earned_ = 0;                ///< seconds, by steps on all lanes
-    std::uint32_t patience_ = fewest;  ///< steps on one lane once that is used up
+    bool counts_credit_ = false;       ///< whether all lanes were chosen for being faster
+    double credit_ = 0;                ///< seconds, by steps on all lanes
+    std::uint32_t backoff_ = fewest;   ///< steps on one lane once that is used up
 };
 
 } // namespace gpipe

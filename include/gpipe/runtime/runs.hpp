@@ -122,7 +122,7 @@ template <DeviceRuntime Device> class Runs {
     /// The device gave up in the midst of it.
     void interrupt(Run& run) {
         run.ended = true;
-        torn_ = torn_ || run.arguments.trains();
+        partly_updated_ = partly_updated_ || run.arguments.trains();
         if (!run.arguments.last) spoil(run, {.error = std::current_exception()});
     }
     /// Once all of it is done. Throws what a layer threw, or what was not finite: of several the
@@ -163,10 +163,11 @@ template <DeviceRuntime Device> class Runs {
         // on GPUs of several ranks under immediate updates, whose commit knows of no failure.
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
             (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
-            torn_ = true;
-        if (interrupted && state.committed && commits_at_once() && (torn_ || !all_ended()))
+            partly_updated_ = true;
+        if (interrupted && state.committed && commits_at_once() &&
+            (partly_updated_ || !all_ended()))
             tear(run, *last_failure_);
-        if (torn_ && last_failure_->of == FailureOf::before)
+        if (partly_updated_ && last_failure_->of == FailureOf::before)
             last_failure_->error = detail::of_no_use(device_);
         if (!run.arguments.last) spoil(run, *last_failure_);
         std::rethrow_exception(last_failure_->error);
@@ -196,7 +197,7 @@ template <DeviceRuntime Device> class Runs {
 
     /// Throws if an update was interrupted.
     void refuse_if_torn() const {
-        if (torn_) std::rethrow_exception(detail::of_no_use(device_));
+        if (partly_updated_) std::rethrow_exception(detail::of_no_use(device_));
     }
     /// What a run has left: whether it updated the parameters, which step it was then.
     StepState const& state(std::size_t slot) const { return mail_.state(slot); }
@@ -246,7 +247,7 @@ template <DeviceRuntime Device> class Runs {
     }
     // What is on streams behind it has gone on with what it has left.
     void tear(Run const& run, Failure failure) {
-        torn_ = true;
+        partly_updated_ = true;
         failure.error = detail::of_no_use(device_);
         for (Run& other : runs_)
             if (!other.ended && other.base > run.base)
@@ -291,9 +292,9 @@ template <DeviceRuntime Device> class Runs {
     std::uint64_t mini_batch_ = 0; ///< counts those that train
     Spoilt spoilt_;                ///< the last
     LossScaleState scale_;
-    StepState skipped_{};    ///< of the last step, if it was skipped
-    bool torn_ = false;      ///< whether some parameters were updated, and others not
-    std::uint64_t base_ = 0; ///< what positions count from in the next run
+    StepState skipped_{};         ///< of the last step, if it was skipped
+    bool partly_updated_ = false; ///< whether some parameters were updated, and others not
+    std::uint64_t base_ = 0;      ///< what positions count from in the next run
 };
 
 } // namespace gpipe

@@ -14,22 +14,22 @@ namespace gpipe {
 namespace detail {
 
 GPIPE_INLINE constexpr CellReversals reversals_for(BudgetProblem const& problem, std::size_t cell,
-                                                   Surroundings const* around,
+                                                   Demands const* demands,
                                                    BudgetEffort const& effort) {
-    return {problem, cell, around[2].cells[cell].retained_blocks,
-            around[3].cells[cell].retained_blocks, effort};
+    return {problem, cell, demands[2].cells[cell].retained_blocks,
+            demands[3].cells[cell].retained_blocks, effort};
 }
 GPIPE_INLINE constexpr Array<ReversalChoice> row_of(BudgetProblem const& problem, std::size_t cell,
-                                                    Surroundings const* around,
+                                                    Demands const* demands,
                                                     BudgetEffort const& effort) {
-    CellReversals const reversals = reversals_for(problem, cell, around, effort);
+    CellReversals const reversals = reversals_for(problem, cell, demands, effort);
     Array<ReversalChoice> found(reversals.count());
     std::size_t count = 0;
     for (std::uint32_t number = 0; number < found.size(); ++number) {
         Reversal reversal = reversals.reversal(number);
         if (reversal.layers() == 0) continue;
-        auto const& near = around[kind_of(reversal)].cells[cell];
-        found[count++] = measure(problem, near, cell, number, static_cast<Reversal&&>(reversal));
+        auto const& demand = demands[kind_of(reversal)].cells[cell];
+        found[count++] = measure(problem, demand, cell, number, static_cast<Reversal&&>(reversal));
     }
     return first_of(found, count);
 }
@@ -38,17 +38,17 @@ GPIPE_INLINE constexpr Array<ReversalChoice> row_of(BudgetProblem const& problem
 // if boundaries are as large as in plans of one kind.
 template <class ReversalOf>
 constexpr std::size_t device_bytes(BudgetProblem const& problem, std::size_t device,
-                                   Array<std::size_t> const& cells, Surroundings const* around,
+                                   Array<std::size_t> const& cells, Demands const* demands,
                                    ReversalOf const& reversal_of) {
     std::size_t const all = problem.schedule.cells();
     Array<Reversal> reversals(all);
     CellMaker make{problem.chain, problem.first, reversals, Array<CellUse>(all), Array<bool>(all)};
-    std::size_t bytes = around[0].fixed[device];
+    std::size_t bytes = demands[0].fixed[device];
     for (std::size_t i = 0; i < cells.size(); ++i) {
         Reversal const& reversal = reversals[cells[i]] = reversal_of(i);
-        CellSurroundings const& near = around[kind_of(reversal)].cells[cells[i]];
-        make.uses[cells[i]] = near.use;
-        bytes += near.boundary;
+        CellDemand const& demand = demands[kind_of(reversal)].cells[cells[i]];
+        make.uses[cells[i]] = demand.use;
+        bytes += demand.boundary;
     }
     Programs const programs = lower_reversed(problem.cut_chain(), problem.schedule, reversals);
     Ways const ways(programs);

@@ -54,16 +54,16 @@ class BudgetSearch {
             effort.heights < 2)
             throw std::invalid_argument("gpipe: a budget cannot be met where nothing is looked at");
         for (std::size_t kind = 0; kind < detail::reversal_kinds; ++kind)
-            around_[kind] = detail::surroundings(problem_, kind);
+            demands_[kind] = detail::demands_of_kind(problem_, kind);
         for (std::size_t d = 0; d < cells_.size(); ++d) {
             cells_[d] = problem_.schedule.cells_of(d);
             Array<Array<detail::ReversalChoice>> rows(cells_[d].size());
             for (std::size_t i = 0; i < rows.size(); ++i)
-                rows[i] = detail::row_of(problem_, cells_[d][i], around_, effort);
+                rows[i] = detail::row_of(problem_, cells_[d][i], demands_, effort);
             choices_[d] = {static_cast<Array<Array<detail::ReversalChoice>>&&>(rows), effort};
             detail::add_policies(problem_, cells_[d], effort, choices_[d]);
             choices_[d].weigh([&](auto const& reversal_of) {
-                return detail::device_bytes(problem_, d, cells_[d], around_, reversal_of);
+                return detail::device_bytes(problem_, d, cells_[d], demands_, reversal_of);
             });
         }
         if (effort.simulations > 0) simulate_others();
@@ -222,7 +222,7 @@ class BudgetSearch {
                 Array<Reversal> reversals(all.size());
                 for (std::size_t c = 0; c < all.size(); ++c)
                     reversals[c] =
-                        detail::reversals_for(problem_, c, around_, effort_).reversal(number(c));
+                        detail::reversals_for(problem_, c, demands_, effort_).reversal(number(c));
                 for (Reversal const& reversal : reversals)
                     if (reversal.layers() == 0) return;
                 add(reversals);
@@ -270,7 +270,7 @@ class BudgetSearch {
 
     BudgetProblem problem_; // with backwards whole
     BudgetEffort effort_;
-    detail::Surroundings around_[detail::reversal_kinds];
+    detail::Demands demands_[detail::reversal_kinds];
     Array<Array<std::size_t>> cells_; // by device
     Array<detail::DeviceChoice> choices_;
     Array<Simulated> others_;

@@ -58,25 +58,26 @@ GPIPE_INLINE constexpr std::size_t kind_of(Reversal const& reversal) {
 GPIPE_INLINE constexpr Reversal reversal_of_kind(std::size_t layers, std::size_t kind) {
     bool const whole = kind < 2 || layers == 1;
     if (kind % 2 == 1) return equal_segments(layers, whole ? 1 : 2);
-    Array<bool> dear(layers, whole);
-    dear[layers - 1] = true;
-    return selective(dear);
+    Array<bool> expensive(layers, whole);
+    expensive[layers - 1] = true;
+    return selective(expensive);
 }
 
-struct CellSurroundings {
+// What a cell asks of memory and time beside what its reversal keeps.
+struct CellDemand {
     CellUse use;
     std::size_t boundary = 0; // bytes of its slots, and of the outbox behind it
     std::size_t retained_blocks = 0;
     std::size_t kept_blocks = 0;
     std::size_t not_held = 0; // micro-batches for which a recompute runs
 };
-struct Surroundings {
-    Array<CellSurroundings> cells;
+struct Demands {
+    Array<CellDemand> cells;
     Array<std::size_t> fixed; // by device: bytes of all that is neither boundary nor activations
 };
 // Where all cells have reversals of that kind.
-[[gnu::cold]] GPIPE_INLINE constexpr Surroundings surroundings(BudgetProblem const& problem,
-                                                               std::size_t kind) {
+[[gnu::cold]] GPIPE_INLINE constexpr Demands demands_of_kind(BudgetProblem const& problem,
+                                                             std::size_t kind) {
     std::size_t const cells = problem.schedule.cells();
     Array<Reversal> reversals(cells);
     for (std::size_t c = 0; c < cells; ++c)
@@ -89,7 +90,7 @@ struct Surroundings {
         bool const recomputes = (plan.parts.way(a.cell, a.micro_batch) & way_recomputes) != 0;
         return a.kind == (recomputes ? Kind::recompute : Kind::forward);
     });
-    Surroundings result{Array<CellSurroundings>(cells), Array<std::size_t>(plan.devices.size())};
+    Demands result{Array<CellDemand>(cells), Array<std::size_t>(plan.devices.size())};
     Array<std::size_t> const not_held = not_held_by_cell(problem.schedule);
     for (std::size_t c = 0; c < cells; ++c) {
         std::size_t boundary = 0;
@@ -117,16 +118,15 @@ struct ReversalChoice {
 // The time of the layers that run again in a step: in every backward, and for those micro-batches
 // that are not held in front of it. In the last cell these do not run again: the whole forward runs
 // later, and the step takes longer by as much.
-GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem,
-                                         CellSurroundings const& around, std::size_t cell,
-                                         Reversal const& reversal) {
+GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem, CellDemand const& demand,
+                                         std::size_t cell, Reversal const& reversal) {
     RunsAgain const again =
         runs_again(problem.cut_chain(), problem.chain.lowest_learner, cell, reversal);
     bool const late = cell + 2 == problem.first.size() && begins_again(reversal);
     double time = 0;
     for (std::size_t l = 0; l < problem.layers(cell); ++l)
         time += static_cast<double>(problem.schedule.micro_batches() * again.backward[l] +
-                                    around.not_held * (late ? 1 : again.recompute[l])) *
+                                    demand.not_held * (late ? 1 : again.recompute[l])) *
                 problem.chain.layers[problem.first[cell] + l].cost;
     return time;
 }
@@ -134,12 +134,12 @@ GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem,
 // Nearly what a cell takes, to tell good choices for several cells of a device from bad ones: all
 // blocks at once, beside what one micro-batch takes that goes through the cell.
 [[gnu::cold]] GPIPE_INLINE constexpr ReversalChoice measure(BudgetProblem const& problem,
-                                                            CellSurroundings const& around,
+                                                            CellDemand const& demand,
                                                             std::size_t cell, std::uint32_t number,
                                                             Reversal reversal) {
-    std::size_t const way = begins_again(reversal) && around.not_held > 0 ? way_recomputes : 0;
+    std::size_t const way = begins_again(reversal) && demand.not_held > 0 ? way_recomputes : 0;
     CellWay const made = cell_way(cell_calls(problem.chain, problem.first[cell],
-                                             problem.first[cell + 1], around.use, reversal, way),
+                                             problem.first[cell + 1], demand.use, reversal, way),
                                   finest_slices, false);
     Array<std::size_t> at(made.parts.parts.size());
     GapList room;
@@ -151,15 +151,15 @@ GPIPE_INLINE constexpr double again_time(BudgetProblem const& problem,
     for (CellTensor const& one : made.calls.tensors)
         if (one.begin < backward && one.end >= backward)
             (one.begin < made.calls.restart ? retained : kept) += one.bytes;
-    std::size_t const blocks = retained + (around.kept_blocks > 0 ? kept : 0);
-    ReversalChoice result{number, again_time(problem, around, cell, reversal)};
-    result.blocks = around.boundary + around.retained_blocks * retained + around.kept_blocks * kept;
+    std::size_t const blocks = retained + (demand.kept_blocks > 0 ? kept : 0);
+    ReversalChoice result{number, again_time(problem, demand, cell, reversal)};
+    result.blocks = demand.boundary + demand.retained_blocks * retained + demand.kept_blocks * kept;
     result.temporary = room.height() > blocks ? room.height() - blocks : 0;
     result.reversal = static_cast<Reversal&&>(reversal);
     return result;
 }
 
-// The reversals that are looked at for a cell, by number: everything kept; what is dear to
+// The reversals that are looked at for a cell, by number: everything kept; what is expensive to
 // recompute; segments of equal numbers and of equal lengths; binomial ones; and what optimal()
 // makes of budgets between the least and the one in which nothing runs again, closer together near
 // the least. That is asked for the micro-batches in flight where nothing, and where something runs
@@ -170,9 +170,9 @@ class CellReversals {
                             std::size_t in_flight_again, BudgetEffort const& effort)
         : costs_(reversal_costs(problem.cut_chain(), problem.first[cell], problem.first[cell + 1],
                                 problem.capacity)),
-          dear_(costs_.layers()), in_flight_{in_flight, in_flight_again}, effort_(effort) {
-        for (std::size_t l = 0; l < dear_.size(); ++l)
-            dear_[l] = !problem.chain.layers[problem.first[cell] + l].recompute_is_cheap;
+          expensive_(costs_.layers()), in_flight_{in_flight, in_flight_again}, effort_(effort) {
+        for (std::size_t l = 0; l < expensive_.size(); ++l)
+            expensive_[l] = !problem.chain.layers[problem.first[cell] + l].recompute_is_cheap;
     }
 
     static constexpr std::size_t begin = 2; // of the numbers of segments
@@ -195,7 +195,7 @@ class CellReversals {
     constexpr Reversal reversal(std::size_t number) const {
         std::size_t const layers = costs_.layers();
         if (number == 0) return keep_everything(layers);
-        if (number == 1) return selective(dear_);
+        if (number == 1) return selective(expensive_);
         std::size_t const each = numbers();
         std::size_t const kind = (number - begin) / each;
         std::size_t const i = (number - begin) % each * stride();
@@ -222,7 +222,7 @@ class CellReversals {
     }
 
     ReversalCosts costs_;
-    Array<bool> dear_;
+    Array<bool> expensive_;
     std::size_t in_flight_[2];
     BudgetEffort effort_;
 };
