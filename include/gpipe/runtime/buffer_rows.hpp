@@ -13,15 +13,8 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
-/// A layer with buffers, see LayerTraits::Buffers.
-struct BufferRow {
-    BufferFunction update = nullptr; ///< see LayerFunctions
-    BufferFunction merge = nullptr;  ///< likewise
-    void const* object = nullptr;    ///< the layer
-    std::uint32_t layer = 0;         ///< in the chain
-};
-
-/// What a device has of such layers; of another rank's the sizes alone.
+/// What a device has of layers with buffers, see LayerTraits::Buffers; of another rank's the sizes
+/// alone.
 struct DeviceBuffers {
     std::byte* buffers = nullptr;     ///< of all of them
     std::byte* next = nullptr;        ///< what they become
@@ -29,14 +22,14 @@ struct DeviceBuffers {
     std::byte* statistics = nullptr;  ///< of the mini-batch, among those of all replicas
     std::size_t statistics_bytes = 0; ///< of one replica's
     std::size_t exchanged_bytes = 0;  ///< the most that a replica tells others within a step
-    std::size_t first = 0;            ///< of its layers, in BufferRows
+    std::size_t first = 0;            ///< of its layers, in BufferRows::layers
     std::size_t last = 0;             ///< one past them
 };
 
 /// All layers with buffers.
 struct BufferRows {
     Array<DeviceBuffers> devices; ///< by device
-    Array<BufferRow> rows;        ///< device by device
+    Array<std::size_t> layers;    ///< in the chain, device by device
 };
 
 namespace detail {
@@ -49,7 +42,7 @@ namespace detail {
     Programs const& programs = plan.lowered.programs;
     std::size_t count = 0;
     for (LayerInfo const& layer : model.infos) count += layer.has_buffers();
-    BufferRows result{Array<DeviceBuffers>(plan.devices.size()), Array<BufferRow>(count)};
+    BufferRows result{Array<DeviceBuffers>(plan.devices.size()), Array<std::size_t>(count)};
     std::size_t at = 0;
     auto const is_on = [&](std::size_t layer, std::size_t d) {
         return programs.device_of(cell_of(plan.first, layer)) == d;
@@ -82,9 +75,7 @@ namespace detail {
         own.statistics = arena + plan.begin[d].statistics + before;
         for (std::size_t i = 0; i < model.infos.size(); ++i) {
             if (!model.infos[i].has_buffers() || !is_on(i, d)) continue;
-            LayerParts const& layer = model.layers[i];
-            result.rows[at++] = {layer.functions.update_buffers, layer.functions.merge_statistics,
-                                 layer.object, static_cast<std::uint32_t>(i)};
+            result.layers[at++] = i;
             layers[i].buffers = {arena + plan.buffers[i],
                                  own.next + (plan.buffers[i] - plan.begin[d].buffers),
                                  arena + plan.statistics[i] + before,
