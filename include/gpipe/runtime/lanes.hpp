@@ -3,6 +3,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/lowered.hpp>
 #include <gpipe/plan/messages.hpp>
+#include <gpipe/runtime/step.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,22 +18,12 @@ struct Wait {
     std::uint32_t position = 0; ///< from 1
 };
 
-/// One action as a lane walks it.
-struct LaneStep {
-    std::uint32_t action = 0;     ///< index among all actions of the programs
-    std::uint32_t stream = 0;     ///< that it runs on
-    std::uint32_t position = 0;   ///< on its stream, from 1
-    bool publishes = false;       ///< whether another stream waits for it
-    std::uint32_t waits = 0;      ///< how many, among Lanes::waits, of other streams
-    std::uint32_t first_wait = 0; ///< index of the first
-};
-
 /// The programs of all devices merged for a run: one linear program per lane, the hand-written loop
 /// of one thread. Every program keeps its order; waits remain only where what is
 /// needed runs on another stream, marks only where somebody waits.
 struct Lanes {
     Array<std::size_t> begin; ///< by lane; one more at the end
-    Array<LaneStep> steps;    ///< lane by lane
+    Array<Step> steps;        ///< lane by lane, without places and addresses
     Array<Wait> waits;        ///< of all steps
     double makespan = 0;      ///< by the costs that merged them
     double busy = 0;          ///< sum of the costs of all actions
@@ -70,7 +61,7 @@ template <class Cost>
     Array<std::size_t> seen(programs.devices());
     Array<double> ends_at(programs.devices());
     Array<std::uint32_t> count(placement.streams);
-    Array<LaneStep> merged(programs.size());
+    Array<Step> merged(programs.size());
     Array<std::size_t> lane_of(programs.size()); // by place in `merged`
 
     Array<std::uint32_t> const receives = messages_of(lowered);
@@ -143,18 +134,22 @@ template <class Cost>
         result.busy += duration;
         if (result.makespan < end[i]) result.makespan = end[i];
 
-        LaneStep step;
+        Step step;
+        step.kind = a.kind;
+        step.cell = a.cell;
+        step.micro_batch = a.micro_batch;
         step.action = static_cast<std::uint32_t>(i);
+        step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
         step.stream = static_cast<std::uint32_t>(stream);
         step.position = ++count[stream];
         step.first_wait = static_cast<std::uint32_t>(waits);
         for (std::size_t const needed : lowered.needs[i]) {
-            LaneStep& other = merged[step_of[needed]];
+            Step& other = merged[step_of[needed]];
             if (other.stream == stream) continue;
-            other.publishes = true;
+            other.publishes = other.more = true;
             result.waits[waits++] = {other.stream, other.position};
         }
-        step.waits = static_cast<std::uint32_t>(waits) - step.first_wait;
+        step.waits = static_cast<std::uint16_t>(waits - step.first_wait);
         step_of[i] = n;
         merged[n] = step;
         lane_of[n] = placement.lane[owner(best, a)];
@@ -162,7 +157,7 @@ template <class Cost>
 
     // Sorted by lane, in the order of merging.
     result.begin = Array<std::size_t>(placement.lanes + 1);
-    result.steps = Array<LaneStep>(programs.size());
+    result.steps = Array<Step>(programs.size());
     for (std::size_t const lane : lane_of) ++result.begin[lane + 1];
     for (std::size_t lane = 0; lane < placement.lanes; ++lane)
         result.begin[lane + 1] += result.begin[lane];
