@@ -64,10 +64,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
     Programs const& programs = plan.lowered.programs;
     std::size_t const devices = plan.devices.size();
     std::size_t tensors = 0;
-    auto const rows_of = [&](std::size_t layer) {
-        return model.layers[layer].updates.size() > 0 ? model.infos[layer].learned_tensors() : 0;
-    };
-    for (std::size_t i = 0; i < model.layers.size(); ++i) tensors += rows_of(i);
+    for (LayerInfo const& layer : model.infos) tensors += layer.learned_tensors();
     tables.updates = Array<UpdateRow>(tensors);
     tables.updates_at = Array<std::size_t>(devices + 1);
     tables.devices = Array<Tables::OnDevice>(devices);
@@ -97,7 +94,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
             update.number = static_cast<std::uint32_t>(t);
             update.type = type_number(model.infos[layer].name);
             update.states = static_cast<std::uint32_t>(model.states);
-            if (!held) offset += spec.bytes;
+            if (!held) offset += slot_bytes(model.infos[layer].parameters.bytes[t]);
         }
     };
     for (std::size_t d = 0; d < devices; ++d) {
@@ -143,7 +140,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         tensors - static_cast<std::size_t>(std::count(repeats.begin(), repeats.end(), true)));
     std::size_t next = 0;
     for (std::size_t i = 0; i < model.layers.size(); ++i)
-        for (std::uint32_t t = 0; t < rows_of(i); ++t)
+        for (std::uint32_t t = 0; t < model.infos[i].learned_tensors(); ++t)
             if (!repeats[first_row[i] + t]) tables.order[next++] = first_row[i] + t;
 }
 
