@@ -55,13 +55,13 @@ ChosenNumbers chosen_numbers(std::size_t each, Options const& options) {
 }
 
 // What options say as they are, and what a device is told beside: of a Chosen with so many devices.
-template <class Chosen, class Device, class Options>
-void take_options(MachineParts<Device>& parts, Options const& options,
-                  typename Device::Options of_device, [[maybe_unused]] std::size_t devices) {
+template <class Chosen, class Options>
+void take_options(MachineWork& parts, Options const& options,
+                  [[maybe_unused]] typename Chosen::Device::Options& device,
+                  [[maybe_unused]] std::size_t devices) {
+    using Device = typename Chosen::Device;
     parts.seed = options.seed;
     parts.debug = options.debug;
-    parts.options = std::move(of_device);
-    [[maybe_unused]] typename Device::Options& device = parts.options;
     if constexpr (requires { device.blocking; }) device.blocking |= parts.debug;
     if constexpr (joins_ranks<Device>) {
         device.replicas = parts.replication.count;
@@ -78,19 +78,19 @@ void take_options(MachineParts<Device>& parts, Options const& options,
 }
 
 // Of the Machine of a Training, whose functors and constants must outlive it: what Chosen, its
-// ChosenPolicies, leaves open is in its options. Throws std::invalid_argument where one does not
-// fit.
+// ChosenPolicies, leaves open is in its options, and the device is told what they say of it. Throws
+// std::invalid_argument where one does not fit.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
-MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor const& loss,
-                                   typename Chosen::OptimizerFunctor const& optimizer,
-                                   StepConstants constants,
-                                   TrainingOptions<typename Chosen::Joins> const& options,
-                                   typename Device::Options device) {
+MachineWork machine_parts(Net const& net, typename Chosen::LossFunctor const& loss,
+                          typename Chosen::OptimizerFunctor const& optimizer,
+                          StepConstants constants,
+                          TrainingOptions<typename Chosen::Joins> const& options,
+                          typename Device::Options& device) {
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
     check_open<typename Chosen::Schedule>("schedule", options.schedule);
     check_open<Checkpointing>("checkpointing", options.checkpointing);
-    MachineParts<Device> parts;
+    MachineWork parts;
     Model& model = parts.model = model_of<Device>(net, loss, optimizer);
     model.constants = constants;
     freeze(model, options.frozen, options.frozen_parameters);
@@ -148,7 +148,7 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
                                  options.loss_scale, Chosen::Update::immediate,
                                  joins_ranks<Device> && calls_enqueue<Device>);
     model.loss.scales = parts.checks.scale.scales();
-    take_options<Chosen>(parts, options, std::move(device), devices);
+    take_options<Chosen>(parts, options, device, devices);
     return parts;
 }
 

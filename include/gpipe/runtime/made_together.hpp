@@ -7,7 +7,6 @@
 
 #include <exception>
 #include <new>
-#include <utility>
 
 namespace gpipe::detail {
 
@@ -26,21 +25,22 @@ template <class Transport> void tell_unmade(Transport& transport, Making how) no
     lose_self(transport, lost.text);
 }
 
-// The machine of the parts that `parts(options)` makes. Where ranks in other processes make theirs,
-// too, what is thrown on one is thrown on all: elsewhere as a RankError.
-template <class Device, class Parts>
-Machine<Device> made_together(typename Device::Options options, Parts parts) {
+// The machine of the work that `work(options)` makes, which says more of the device. Where ranks in
+// other processes make theirs, too, what is thrown on one is thrown on all: elsewhere as a
+// RankError.
+template <class Device, class Work>
+Machine<Device> made_together(typename Device::Options options, Work work) {
     if constexpr (joins_processes<Device>) {
         Making how = Making::alone;
         options.making = &how;
         try {
-            return Machine<Device>(parts(options));
+            return Machine<Device>(options, work(options));
         } catch (...) {
             if (options.transport) tell_unmade(*options.transport, how);
             throw;
         }
     } else {
-        return Machine<Device>(parts(std::move(options)));
+        return Machine<Device>(options, work(options));
     }
 }
 
