@@ -187,22 +187,14 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
     tables.loss_sums = reinterpret_cast<double*>(arenas[tables.last_device] + plan.sums_at);
 }
 
-} // namespace detail
-
-namespace detail {
-
 // Where gradients of ties come which the device of the first end cannot read where they are.
 [[gnu::cold]] GPIPE_INLINE void fill_brought(Tables& tables, MemoryPlan const& plan,
                                              Array<std::byte*> const& arenas, Ranks const& ranks) {
-    auto const device_of = [&](std::size_t end) {
-        std::size_t device = 0;
-        while (!tables.has_row(device, tables.tied[end])) ++device;
-        return device;
-    };
     tables.brought = Array<std::byte*>(tables.tied.size());
     for (Tables::Tie const& tie : tables.ties)
         for (std::size_t end = tie.first + 1; end < tie.last && tables.learns(tie); ++end) {
-            std::size_t const from = device_of(end), to = device_of(tie.first);
+            std::size_t const from = tables.device_of_end(end),
+                              to = tables.device_of_end(tie.first);
             if (from != to && (plan.stages || ranks.of(from) != ranks.of(to)))
                 tables.brought[end] = arenas[to] + plan.brought[end];
         }
@@ -212,7 +204,7 @@ namespace detail {
 
 /// Fills them from a model, which must outlive them, and its plan. `arenas`, `handles`: by device;
 /// `learner`: lowest_learner(); `debug`: if calls are to be looked at. Of other ranks' devices
-/// there are names and numbers alone.
+/// there are names and numbers alone. Of replicas there is nothing, see replica_parts().
 [[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
                                               Array<std::byte*> const& arenas,
                                               Array<HandleSet> const& handles, std::size_t learner,
@@ -225,8 +217,6 @@ namespace detail {
     tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
     if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug, ranks);
     detail::fill_updates(tables, model, plan, arenas);
-    tables.replicas =
-        detail::replica_parts(model, plan, arenas, ranks, tables.updates, tables.order);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (plan.stages) detail::fill_staging(tables, plan, arenas);

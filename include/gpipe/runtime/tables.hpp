@@ -108,6 +108,12 @@ struct Tables {
     bool has_row(std::size_t device, std::size_t row) const {
         return updates_at[device] <= row && row < updates_at[device + 1];
     }
+    /// Which one has the row of an end of a tie, of parameters that are trained.
+    std::size_t device_of_end(std::size_t end) const {
+        std::size_t device = 0;
+        while (!has_row(device, tied[end])) ++device;
+        return device;
+    }
     /// Whether a tie is of parameters that are trained.
     bool learns(Tie const& tie) const { return tied[tie.first] != no_row; }
     /// How many numbers a replica has for the norm of all gradients: by row the sum of its squares,
