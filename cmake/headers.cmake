@@ -257,7 +257,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/one_replica.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
-    include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/poison.hpp
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/rank_call.hpp
