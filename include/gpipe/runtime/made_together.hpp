@@ -13,15 +13,14 @@ namespace gpipe::detail {
 // Tells other ranks, which are making theirs or wait for this one, what it has thrown by itself.
 template <class Transport> void tell_unmade(Transport& transport, Making how) noexcept {
     if (how == Making::alone) return tell_thrown(transport);
-    char words[256] = {};
-    put_what_of(std::current_exception(), words);
+    Words const words(std::current_exception());
     try {
         throw;
     } catch (std::bad_alloc const&) {
     } catch (...) {
         if (how == Making::together) return;
     }
-    Message const lost("could not be made: %s", words);
+    Message const lost("could not be made: %s", words.text);
     lose_self(transport, lost.text);
 }
 
