@@ -60,10 +60,6 @@ template <DeviceRuntime Device> class Runs {
     Tables const& tables() const { return tables_; }
     /// Whether updates are immediate.
     bool immediate() const { return end_.immediate; }
-    /// Whether a step may be committed on the devices although a layer of it threw.
-    bool commits_at_once() const {
-        return end_.immediate && calls_enqueue<Device> && joins_ranks<Device>;
-    }
 
     /// One more begins. Throws if an update was interrupted before.
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
@@ -161,10 +157,12 @@ template <DeviceRuntime Device> class Runs {
         last_failure_ = run.failure.get();
         // What is put on queues behind a failure updates nothing: the commit has not been made, but
         // on GPUs of several ranks under immediate updates, whose commit knows of no failure.
+        constexpr bool gpus_of_ranks = calls_enqueue<Device> && joins_ranks<Device>;
         if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
-            (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
+            (!gpus_of_ranks || state.committed))
             torn_ = true;
-        if (interrupted && state.committed && commits_at_once() && (torn_ || !all_ended()))
+        if (interrupted && state.committed && end_.immediate && gpus_of_ranks &&
+            (torn_ || !all_ended()))
             tear(run, *last_failure_);
         if (torn_ && last_failure_->of == FailureOf::before)
             last_failure_->error = detail::of_no_use(device_);
