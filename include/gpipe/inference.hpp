@@ -113,8 +113,8 @@ class Inference : public InferencePlan<Net, Policies...>,
             return count;
         });
         Pending pending(machine_.engine());
-        machine_.engine().start(inputs.tensors(), outputs.tensors(), samples, pending.outcome_,
-                                stream...);
+        machine_.engine().start(inputs.tensors(), outputs.tensors(), samples, nullptr,
+                                &pending.outcome_, stream...);
         return pending;
     }
 

@@ -40,27 +40,19 @@ template <DeviceRuntime Device> class Engine {
     /// return before the step is done, see DeviceExecutor; then others wait for it, and one that
     /// failed unheard is heard of at the next.
     /// Without an outcome they are a part of the next step's mini-batch: forward and backward
-    /// alone.
-    void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
+    /// alone. Without an optimizer it is an inference, of which as many may be under way: writes
+    /// the outputs, which the others are then.
+    void start(Pointers inputs, Pointers others, std::size_t samples, void const* optimizer,
                StepOutcome* outcome);
     /// The same for arrays that the caller's stream has written, and may write again after this.
     template <class CallersStream>
-    void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
+    void start(Pointers inputs, Pointers others, std::size_t samples, void const* optimizer,
                StepOutcome* outcome, CallersStream caller) {
         detail::OneCaller::Call const call(caller_);
         auto feeding = device_.feeding(caller);
-        start_fed(feeding, inputs, targets, samples, optimizer, outcome);
+        start_fed(feeding, inputs, others, samples, optimizer, outcome);
     }
-    /// An inference, of which as many may be under way: writes the outputs.
-    ///@{
-    void start(Pointers inputs, Pointers outputs, std::size_t samples, StepOutcome& outcome);
-    template <class CallersStream>
-    void start(Pointers inputs, Pointers outputs, std::size_t samples, StepOutcome& outcome,
-               CallersStream caller) {
-        start(inputs, outputs, samples, nullptr, &outcome, caller);
-    }
-    ///@}
-    /// The same for any number of samples, and waits for it: part by part, each of which begins
+    /// An inference of any number of samples, and waits for it: part by part, each of which begins
     /// while those before it are under way.
     void infer(Pointers inputs, Pointers outputs, std::size_t samples);
 

@@ -44,19 +44,12 @@ template <DeviceRuntime Device> Engine<Device>::~Engine() {
 }
 
 template <DeviceRuntime Device>
-void Engine<Device>::start(Pointers inputs, Pointers targets, std::size_t samples,
+void Engine<Device>::start(Pointers inputs, Pointers others, std::size_t samples,
                            void const* optimizer, StepOutcome* outcome) {
     detail::OneCaller::Call const call(caller_);
+    if (!optimizer) await_writers(others);
     auto feeding = device_.feeding();
-    start_fed(feeding, inputs, targets, samples, optimizer, outcome);
-}
-
-template <DeviceRuntime Device>
-void Engine<Device>::start(Pointers inputs, Pointers outputs, std::size_t samples,
-                           StepOutcome& outcome) {
-    detail::OneCaller::Call const call(caller_);
-    await_writers(outputs);
-    start(inputs, outputs, samples, nullptr, &outcome);
+    start_fed(feeding, inputs, others, samples, optimizer, outcome);
 }
 
 template <DeviceRuntime Device>
