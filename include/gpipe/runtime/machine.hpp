@@ -154,7 +154,7 @@ template <DeviceRuntime Device> class Machine {
             LayerMemory const& memory = engine_.tables().layers[i];
             GroupSizes const& sizes = model().infos[i].parameters;
             for (std::size_t t = 0; t < sizes.count; ++t)
-                if (!is_held(model().ties, plan().holders, i, t))
+                if (!holder_of(model().ties, plan().holders, i, t))
                     copy(memory.parameters[t], sizes.find(values.data(), t), sizes.bytes[t]);
             copy(memory.buffers.buffers, buffers.data(), buffers.size());
         }

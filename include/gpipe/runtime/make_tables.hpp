@@ -5,26 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 namespace detail {
 
-// Where the tensors of a layer lie: `learned` those that are trained, one behind the other, and
-// `frozen` the others; for those that are held elsewhere there is no room. Returns where the table
-// of them ends that begins at `to`.
-template <class Held>
-std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* frozen,
-                        std::byte** to, Held held) {
-    for (std::size_t t = 0; t < layer.parameters.count; ++t) {
-        std::byte*& at = layer.learns(t) ? learned : frozen;
-        *to++ = at;
-        if (!held(t)) at += slot_bytes(layer.parameters.bytes[t]);
-    }
-    return to;
-}
-
+// Where the tensors of layers lie: those that are trained one behind the other, and the others.
 [[gnu::cold]] GPIPE_INLINE void fill_layers(Tables& tables, Model const& model,
                                             MemoryPlan const& plan,
                                             Array<std::byte*> const& arenas) {
@@ -40,21 +26,23 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
             LayerInfo const& info = model.infos[i];
             if (!tables.ranks.own(device)) continue;
-            LayerMemory& layer = tables.layers[i];
-            layer.parameters = next;
-            layer.gradients = next =
-                put_tensors(info, arena + plan.parameters[i], arena + plan.frozen[i], next,
-                            [&](std::size_t t) { return is_held(model.ties, plan.holders, i, t); });
-            next = put_tensors(info, arena + plan.gradients[i], arena + plan.begin[device].unwanted,
-                               next, [](std::size_t) { return false; });
+            std::size_t const count = info.parameters.count;
+            tables.layers[i].parameters = next;
+            tables.layers[i].gradients = next + count;
+            std::byte* own[]{arena + plan.frozen[i], arena + plan.parameters[i]}; // if it learns
+            std::byte* gradients[]{arena + plan.begin[device].unwanted, arena + plan.gradients[i]};
+            for (std::size_t t = 0; t < count; ++t) {
+                bool const learns = info.learns(t);
+                std::size_t const bytes = slot_bytes(info.parameters.bytes[t]);
+                TiedTensor const* const holder = holder_of(model.ties, plan.holders, i, t);
+                next[t] =
+                    holder ? tables.layers[holder->layer].parameters[holder->tensor] : own[learns];
+                next[count + t] = gradients[learns];
+                if (!holder) own[learns] += bytes;
+                gradients[learns] += bytes;
+            }
+            next += 2 * count;
         }
-    }
-    for (std::size_t e = 0; e < plan.holders.size(); ++e) {
-        TiedTensor const &end = model.ties[e], &holder = model.ties[plan.holders[e]];
-        std::byte* const* const own = tables.layers[end.layer].parameters;
-        if (!own) continue; // another rank's
-        std::byte** const begin = tables.tensors.data();
-        (begin + (own - begin))[end.tensor] = tables.layers[holder.layer].parameters[holder.tensor];
     }
 }
 
@@ -79,7 +67,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         for (std::size_t t = 0; t < specs.size(); ++t) {
             if (!model.infos[layer].learns(t)) continue;
             UpdateSpec const& spec = specs[t];
-            bool const held = is_held(model.ties, plan.holders, layer, t);
+            bool const held = holder_of(model.ties, plan.holders, layer, t) != nullptr;
             UpdateRow& update = tables.updates[at++];
             if (own) { // else another rank's: that there is one
                 if (!held) update.update = spec.update, update.squares = spec.squares;
