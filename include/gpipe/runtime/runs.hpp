@@ -93,7 +93,7 @@ template <DeviceRuntime Device> class Runs {
                 batch.optionals(),
                 exchange_of(run, d, table.stream_of_device[d]),
                 false,
-                tables_.debug.calls.size() > 0,
+                tables_.debug.size() > 0,
                 {batch.inputs(), batch.others(), tables_.loss_sums, tables_.loss_row}};
         }
         run.batch = &batch;

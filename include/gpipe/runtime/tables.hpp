@@ -45,7 +45,7 @@ struct Tables {
 
     Model const* model = nullptr;  ///< whose tables they are; outlives them
     Calls calls;                   ///< by cell and CallList
-    DebugCalls debug;              ///< that these stand for, if they do
+    Array<DebugCall> debug;        ///< that these stand for, if they do
     Array<LayerMemory> layers;     ///< by layer
     Array<std::byte*> tensors;     ///< that those point to
     Array<CellRow> cells;          ///< by cell
