@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/balance/cell_of.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/calls.hpp>
@@ -8,7 +7,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
@@ -44,47 +42,45 @@ namespace detail {
     for (LayerInfo const& layer : model.infos) count += layer.has_buffers();
     BufferRows result{Array<DeviceBuffers>(plan.devices.size()), Array<std::size_t>(count)};
     std::size_t at = 0;
-    auto const is_on = [&](std::size_t layer, std::size_t d) {
-        return programs.device_of(cell_of(plan.first, layer)) == d;
-    };
     for (std::size_t d = 0; d < plan.devices.size(); ++d) {
         DeviceBuffers& own = result.devices[d];
         own.bytes = plan.begin[d].next - plan.begin[d].buffers;
         own.statistics_bytes =
             (plan.begin[d].part - plan.begin[d].statistics) / plan.replication.count;
-        own.first = own.last = at;
-        for (std::size_t i = 0; i < model.infos.size(); ++i) {
-            LayerInfo const& layer = model.infos[i];
-            if (!layer.exchanges() || !is_on(i, d)) continue;
-            std::size_t const bytes = layer.exchanged.slots(1),
-                              gradient = layer.exchanged_gradient.slots(1);
-            own.exchanged_bytes = std::max({own.exchanged_bytes, bytes, gradient});
-            if (ranks.own(d) && !programs.evaluates())
-                layers[i].buffers.exchange = {arenas[d] + plan.exchanged[i],
-                                              bytes,
-                                              arenas[d] + plan.begin[d].exchanged,
-                                              gradient,
-                                              ranks.replica,
-                                              plan.replication.count};
-        }
-        if (!ranks.own(d)) continue;
+        own.first = at;
+        bool const here = ranks.own(d);
         std::byte* const arena = arenas[d];
-        own.buffers = arena + plan.begin[d].buffers;
-        own.next = arena + plan.begin[d].next;
         std::size_t const before = ranks.replica * own.statistics_bytes;
-        own.statistics = arena + plan.begin[d].statistics + before;
-        for (std::size_t i = 0; i < model.infos.size(); ++i) {
-            if (!model.infos[i].has_buffers() || !is_on(i, d)) continue;
-            result.layers[at++] = i;
-            layers[i].buffers = {arena + plan.buffers[i],
-                                 own.next + (plan.buffers[i] - plan.begin[d].buffers),
-                                 arena + plan.statistics[i] + before,
-                                 arena + plan.begin[d].part +
-                                     (plan.statistics[i] - plan.begin[d].statistics),
-                                 own.statistics_bytes,
-                                 programs.micro_batches(),
-                                 layers[i].buffers.exchange};
+        if (here) {
+            own.buffers = arena + plan.begin[d].buffers;
+            own.next = arena + plan.begin[d].next;
+            own.statistics = arena + plan.begin[d].statistics + before;
         }
+        for (std::size_t const c : programs.cells_of(d))
+            for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
+                LayerInfo const& layer = model.infos[i];
+                BufferMemory& memory = layers[i].buffers;
+                std::size_t const bytes = layer.exchanged.slots(1),
+                                  gradient = layer.exchanged_gradient.slots(1);
+                own.exchanged_bytes = std::max({own.exchanged_bytes, bytes, gradient});
+                if (here && layer.exchanges() && !programs.evaluates())
+                    memory.exchange = {arena + plan.exchanged[i],
+                                       bytes,
+                                       arena + plan.begin[d].exchanged,
+                                       gradient,
+                                       ranks.replica,
+                                       plan.replication.count};
+                if (!here || !layer.has_buffers()) continue;
+                result.layers[at++] = i;
+                memory = {arena + plan.buffers[i],
+                          own.next + (plan.buffers[i] - plan.begin[d].buffers),
+                          arena + plan.statistics[i] + before,
+                          arena + plan.begin[d].part +
+                              (plan.statistics[i] - plan.begin[d].statistics),
+                          own.statistics_bytes,
+                          programs.micro_batches(),
+                          memory.exchange};
+            }
         own.last = at;
     }
     return result;
