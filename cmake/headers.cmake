@@ -247,7 +247,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/machine_plan.hpp
     include/gpipe/runtime/machine_timeline.hpp
     include/gpipe/runtime/machine_work.hpp
-    include/gpipe/runtime/made_together.hpp
     include/gpipe/runtime/mailboxes.hpp
     include/gpipe/runtime/make_tables.hpp
     include/gpipe/runtime/mini_batch.hpp

@@ -9,7 +9,6 @@
 #include <gpipe/runtime/has_constants.hpp>
 #include <gpipe/runtime/inspectable.hpp>
 #include <gpipe/runtime/machine_of.hpp>
-#include <gpipe/runtime/made_together.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 
 #include <array>

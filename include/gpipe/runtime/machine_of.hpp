@@ -3,16 +3,21 @@
 #include <gpipe/balance/validate.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/core/version.hpp>
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/model_of.hpp>
 #include <gpipe/runtime/training_options.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
@@ -150,6 +155,39 @@ MachineWork machine_parts(Net const& net, typename Chosen::LossFunctor const& lo
     model.loss.scales = parts.checks.scale.scales();
     take_options<Chosen>(parts, options, device, devices);
     return parts;
+}
+
+// Tells other ranks, which are making theirs or wait for this one, what it has thrown by itself.
+template <class Transport> void tell_unmade(Transport& transport, Making how) noexcept {
+    if (how == Making::alone) return tell_thrown(transport);
+    Words const words(std::current_exception());
+    try {
+        throw;
+    } catch (std::bad_alloc const&) {
+    } catch (...) {
+        if (how == Making::together) return;
+    }
+    Message const lost("could not be made: %s", words.text);
+    lose_self(transport, lost.text);
+}
+
+// The machine of the work that `work(options)` makes, which says more of the device. Where ranks in
+// other processes make theirs, too, what is thrown on one is thrown on all: elsewhere as a
+// RankError.
+template <class Device, class Work>
+Machine<Device> made_together(typename Device::Options options, Work work) {
+    if constexpr (joins_processes<Device>) {
+        Making how = Making::alone;
+        options.making = &how;
+        try {
+            return Machine<Device>(options, work(options));
+        } catch (...) {
+            if (options.transport) tell_unmade(*options.transport, how);
+            throw;
+        }
+    } else {
+        return Machine<Device>(options, work(options));
+    }
 }
 
 } // namespace gpipe::detail
