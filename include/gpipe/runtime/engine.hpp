@@ -95,11 +95,6 @@ template <DeviceRuntime Device> class Engine {
     std::size_t accumulated() const { return accumulated_; }
     void forget_accumulated() { accumulated_ = 0; }
     ///@}
-    /// Waits for all steps, then throws if an update was interrupted.
-    void check_whole() {
-        finish();
-        runs_.refuse_if_torn();
-    }
 
     /// Whom it asks to wait for a step: who has several engines, which agree on what a step has
     /// come to, has each of them finish that.
@@ -144,11 +139,13 @@ template <DeviceRuntime Device> class Engine {
     /// See Inspectable.
     std::optional<Failure> const& failure() const { return runs_.failure(); }
 
-    /// See Runs; what last_run() has is then of the last that has come to its end.
+    /// From the next run on, notes when every action runs, of the largest table, and behind them
+    /// what ends a step; what last_run() has is then of the last that has come to its end.
     void time_actions() {
         std::size_t const layers = planned_.plan.lowered.programs.size(), // of an inference 0
             ends = planned_.infers() ? 0 : plans_[0].training.actions - layers;
-        runs_.time_actions(std::max(layers, planned_.evaluation.programs.size()), ends);
+        for (std::size_t slot = 0; slot < slots; ++slot)
+            runs_[slot].time(std::max(layers, planned_.evaluation.programs.size()), ends);
     }
     /// That run. Throws std::logic_error while any is under way: it may be in that one's place.
     Run const& last_run() const {

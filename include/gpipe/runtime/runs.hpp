@@ -26,8 +26,7 @@ template <DeviceRuntime Device> class Runs {
           host_sums_(device.allocate_host(
               tables_.loss_sums
                   ? 0
-                  : ((tables_.ranks.replicas * tables_.micro_batches + 2) * tables_.loss_row + 1) *
-                        sizeof(double))),
+                  : loss_bytes(tables_.micro_batches, tables_.ranks.replicas, tables_.loss_row))),
           mail_(device, tables_,
                 {tables_.sums + 1,
                  checks.squares() ? tables_.ranks.replicas * tables_.squares() : 0,
@@ -116,7 +115,7 @@ template <DeviceRuntime Device> class Runs {
         return {&walker_, &run, &table};
     }
     /// The device gave up in the midst of it.
-    void interrupt(Run& run) {
+    [[gnu::cold]] void interrupt(Run& run) {
         run.ended = true;
         torn_ = torn_ || run.arguments.trains();
         if (!run.arguments.last) spoil(run, {.error = std::current_exception()});
@@ -219,17 +218,12 @@ template <DeviceRuntime Device> class Runs {
     std::optional<Failure> const& failure() const { return last_failure_; }
     /// Has it that this was it: of several runs that were under way the first that failed.
     void blame(std::optional<Failure> first) { last_failure_ = std::move(first); }
-    /// From the next run on, notes when every action runs: `actions` of the largest table, and
-    /// behind them what ends a step. What last() has is then of the last that has come to its end.
-    void time_actions(std::size_t actions, std::size_t ends) {
-        for (Run& run : runs_) run.time(actions, ends);
-    }
     /// From the next run on, calls this around each action, if it is any. Nothing is under way.
     void on_action(detail::ActionHook hook) {
         hook_ = std::move(hook);
         for (Run& run : runs_) run.hook = hook_ ? &hook_ : nullptr;
     }
-    /// That run.
+    /// The last run that has come to its end, whether it failed or not.
     Run const& last() const { return runs_[last_slot_]; }
 
   private:
@@ -243,7 +237,7 @@ template <DeviceRuntime Device> class Runs {
         spoilt_ = {run.mini_batch, run.arguments.before, std::move(failure)};
     }
     // What is on streams behind it has gone on with what it has left.
-    void tear(Run const& run, Failure failure) {
+    [[gnu::cold]] void tear(Run const& run, Failure failure) {
         torn_ = true;
         failure.error = detail::of_no_use(device_);
         for (Run& other : runs_)
