@@ -91,7 +91,8 @@ template <class Device> class BufferMoves {
     static std::uint32_t place_of(Tables const& tables, std::size_t layer) {
         return FirstFailure::behind_actions(tables.updates.size() + layer);
     }
-    static void tell(Run& run, Tables const& tables, std::size_t layer, std::exception_ptr error) {
+    [[gnu::cold]] static void tell(Run& run, Tables const& tables, std::size_t layer,
+                                   std::exception_ptr error) {
         run.failure.tell(place_of(tables, layer),
                          {layer, tables.name_of(layer), tables.cell_of(layer), Failure::all,
                           Kind::next_buffers, std::move(error)});

@@ -32,7 +32,7 @@ template <DeviceRuntime Device> class Engine {
            std::byte* host, Array<HandleSet> const& handles);
     Engine(Engine const&) = delete;
     Engine& operator=(Engine const&) = delete;
-    ~Engine();
+    [[gnu::cold]] ~Engine();
 
     /// One training step: forward, backward, update by `optimizer`. Tells `outcome` the loss's
     /// numbers over the mini-batch, of which [0] is the sum and [1] the weight; without a positive

@@ -152,21 +152,7 @@ template <DeviceRuntime Device> class Runs {
                 other.failure.tell(FirstFailure::behind_actions(0), detail::begun_too_early());
             other.before = nullptr;
         }
-        if (!run.failed()) return;
-        last_failure_ = run.failure.get();
-        // What is put on queues behind a failure updates nothing: the commit has not been made, but
-        // on GPUs of several ranks under immediate updates, whose commit knows of no failure.
-        constexpr bool gpus_of_ranks = calls_enqueue<Device> && joins_ranks<Device>;
-        if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
-            (!gpus_of_ranks || state.committed))
-            torn_ = true;
-        if (interrupted && state.committed && end_.immediate && gpus_of_ranks &&
-            (torn_ || !all_ended()))
-            tear(run, *last_failure_);
-        if (torn_ && last_failure_->of == FailureOf::before)
-            last_failure_->error = detail::of_no_use(device_);
-        if (!run.arguments.last) spoil(run, *last_failure_);
-        std::rethrow_exception(last_failure_->error);
+        if (run.failed()) fail(run, interrupted);
     }
 
     /// See LossScale; may be set where no step is under way, and then give_states() be called.
@@ -235,6 +221,24 @@ template <DeviceRuntime Device> class Runs {
     };
     void spoil(Run const& run, Failure failure) {
         spoilt_ = {run.mini_batch, run.arguments.before, std::move(failure)};
+    }
+    // Throws what a run has failed with. `interrupted`: not only for what its commit has found.
+    [[noreturn, gnu::cold]] void fail(Run& run, bool interrupted) {
+        StepState const& state = mail_.state(run.arguments.slot);
+        last_failure_ = run.failure.get();
+        // What is put on queues behind a failure updates nothing: the commit has not been made, but
+        // on GPUs of several ranks under immediate updates, whose commit knows of no failure.
+        constexpr bool gpus_of_ranks = calls_enqueue<Device> && joins_ranks<Device>;
+        if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
+            (!gpus_of_ranks || state.committed))
+            torn_ = true;
+        if (interrupted && state.committed && end_.immediate && gpus_of_ranks &&
+            (torn_ || !all_ended()))
+            tear(run, *last_failure_);
+        if (torn_ && last_failure_->of == FailureOf::before)
+            last_failure_->error = detail::of_no_use(device_);
+        if (!run.arguments.last) spoil(run, *last_failure_);
+        std::rethrow_exception(last_failure_->error);
     }
     // What is on streams behind it has gone on with what it has left.
     [[gnu::cold]] void tear(Run const& run, Failure failure) {

@@ -237,7 +237,7 @@ template <DeviceRuntime Device> class Walker {
         }
     }
 
-    void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
+    [[gnu::cold]] void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
         if (run.failed() && device_.spoilt()) return; // a consequence of the first
         run.failure.tell(step.place, {layer, tables_.name_of(layer), step.cell, step.micro_batch,
                                       kind, std::current_exception()});
