@@ -140,8 +140,8 @@ template <DeviceRuntime Device> class Runs {
         if (!interrupted && !state.skipped && state.fault != StepFault::nothing) {
             Failure failure = detail::not_finite(tables_, state);
             run.failure.tell(FirstFailure::behind_actions(0), failure);
-            if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
-                end_.immediately().has_updated(run))
+            if (calls_enqueue<Device> && end_.immediate && state.fault == StepFault::gradient &&
+                run.arguments.updates && end_.immediately().has_updated(run))
                 tear(run, failure);
         }
         // Its commit may not have seen that yet, where the first device has no update to wait for.
