@@ -150,10 +150,9 @@ template <DeviceRuntime Device> class Engine {
     /// That run. Throws std::logic_error while any is under way: it may be in that one's place.
     Run const& last_run() const {
         detail::OneCaller::Call const call(caller_); // else it may be half of one
-        for (std::size_t slot = 0; slot < slots; ++slot)
-            if (under_way_[slot])
-                throw std::logic_error("gpipe: when actions ran is asked while steps, or "
-                                       "inferences, are under way: wait for them first");
+        if (!runs_.all_ended())
+            throw std::logic_error("gpipe: when actions ran is asked while steps, or inferences, "
+                                   "are under way: wait for them first");
         return runs_.last();
     }
 
@@ -198,6 +197,7 @@ template <DeviceRuntime Device> class Engine {
         } catch (...) {
             if constexpr (joins_ranks<Device>) device_.cut_short();
             device_.abort();
+            run.ended = true;
             if (device_.launched()) runs_.interrupt(run);
             throw;
         }
@@ -231,7 +231,7 @@ template <DeviceRuntime Device> class Engine {
     std::uint64_t next_step() const {
         std::uint64_t number = steps_;
         for (std::size_t slot = 0; slot < slots; ++slot)
-            number += under_way_[slot] && runs_[slot].arguments.last;
+            number += !runs_[slot].ended && runs_[slot].arguments.last;
         return number;
     }
     // Of a step that is done.
@@ -269,8 +269,7 @@ template <DeviceRuntime Device> class Engine {
     LaneChoice lane_choice_;
     std::uint64_t seed_;
     std::uint64_t steps_ = 0;
-    bool under_way_[slots] = {};        ///< by slot
-    StepOutcome* outcomes_[slots] = {}; ///< who is told
+    StepOutcome* outcomes_[slots] = {}; ///< by slot: who is told
     void* leader_ = nullptr;            ///< see follow()
     void (*finish_together_)(void*, Engine&, std::size_t) = nullptr;
     std::size_t next_slot_ = 0;

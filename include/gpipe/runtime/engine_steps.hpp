@@ -79,7 +79,6 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     doubtful_ = false;
     lane_choice_.end(begin);
     if (!done) {
-        under_way_[slot] = true;
         if (outcome) outcome->wait_at(outcomes_[slot]);
         next_slot_ = (slot + 1) % slots;
         try {
@@ -122,7 +121,7 @@ template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& o
 }
 
 template <DeviceRuntime Device> void Engine<Device>::finish_slot(std::size_t slot) {
-    if (!std::exchange(under_way_[slot], false)) return;
+    if (runs_[slot].ended) return;
     StepOutcome* const outcome = outcomes_[slot];
     try {
         leader_ ? finish_together_(leader_, *this, slot) : finish_alone(slot);
