@@ -101,10 +101,10 @@ class MiniBatch {
                            << i;
         SampleRange const samples{first, count};
         Group& others_group = groups_[groups_.size() - 1];
-        for (std::size_t g = 0; g + 1 < groups_.size(); ++g)
-            point(groups_[g],
-                  g == 0 ? inputs.first(groups_[0].tensors) : inputs.subspan(groups_[0].tensors),
-                  samples, groups_[g].staged, slot);
+        std::size_t const own = groups_[0].tensors;
+        point(groups_[0], inputs.first(own), samples, groups_[0].staged, slot);
+        for (std::size_t g = 1; g + 1 < groups_.size(); ++g)
+            point(groups_[g], inputs.subspan(own), samples, groups_[g].staged, slot);
         fed_ = copy_count_;
         point(others_group, others, samples, others_group.staged && (measures || stages_outputs_),
               stages_outputs_ ? 0 : slot);
