@@ -248,7 +248,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/machine_plan.hpp
     include/gpipe/runtime/machine_timeline.hpp
     include/gpipe/runtime/machine_work.hpp
-    include/gpipe/runtime/made_together.hpp
     include/gpipe/runtime/mailboxes.hpp
     include/gpipe/runtime/make_tables.hpp
     include/gpipe/runtime/mini_batch.hpp
@@ -258,7 +257,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/one_replica.hpp
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
-    include/gpipe/runtime/placement.hpp
     include/gpipe/runtime/poison.hpp
     include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/rank_call.hpp

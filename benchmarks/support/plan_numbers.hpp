@@ -10,7 +10,7 @@
 #include <gpipe/plan/messages.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/runtime/choices.hpp>
-#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/lanes.hpp>
 #include <gpipe/runtime/table_proof.hpp>
 
 #include <algorithm>

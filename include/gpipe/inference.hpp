@@ -45,9 +45,8 @@ class Inference : public InferencePlan<Net, Policies...>,
     /// where an option does not fit, and what a layer's initialize throws.
     Inference(Net net, Options const& options)
         : net_(std::move(net)),
-          machine_(detail::made_together<Device>(options.device, [&](auto device) {
-              return detail::inference_parts<Chosen>(net_, this->constants(), options,
-                                                     std::move(device));
+          machine_(detail::made_together<Device>(options.device, [&](auto& device) {
+              return detail::inference_parts<Chosen>(net_, this->constants(), options, device);
           })) {}
     Inference(Inference const&) = delete;
     Inference& operator=(Inference const&) = delete;
@@ -115,8 +114,8 @@ class Inference : public InferencePlan<Net, Policies...>,
             return count;
         });
         Pending pending(machine_.engine());
-        machine_.engine().start(inputs.tensors(), outputs.tensors(), samples, pending.outcome_,
-                                stream...);
+        machine_.engine().start(inputs.tensors(), outputs.tensors(), samples, nullptr,
+                                &pending.outcome_, stream...);
         return pending;
     }
 

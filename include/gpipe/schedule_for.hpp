@@ -180,10 +180,10 @@ template <class Net, class... Policies> class ScheduleFinder {
         options.schedule = schedule;
         options.checkpointing = checkpointing;
         try {
-            MachineParts<Device> parts =
+            MachineWork work =
                 machine_parts<Chosen>(net_, loss_, optimizer_, {}, options, options.device);
-            Device const device(parts.options, parts.programs.devices());
-            MachinePlan<Device> const planned(device, std::move(parts));
+            Device const device(options.device, work.programs.devices());
+            MachinePlan<Device> const planned(device, std::move(work));
             FoundSchedule one{schedule, checkpointing};
             weigh(one, planned);
             found_.push_back(std::move(one));

@@ -9,7 +9,6 @@
 #include <gpipe/runtime/has_constants.hpp>
 #include <gpipe/runtime/inspectable.hpp>
 #include <gpipe/runtime/machine_of.hpp>
-#include <gpipe/runtime/made_together.hpp>
 #include <gpipe/runtime/pending_step.hpp>
 
 #include <array>
@@ -64,9 +63,9 @@ class Training : public ConstantPlan<Net, Policies...>,
     Training(Net net, LossFunctor loss, OptimizerFunctor optimizer, Options const& options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
           team_(net_, loss_, optimizer_, this->constants(), options),
-          machine_(detail::made_together<Device>(team_.device(options), [&](auto device) {
+          machine_(detail::made_together<Device>(team_.device(options), [&](auto& device) {
               return detail::machine_parts<Chosen>(net_, loss_, optimizer_, this->constants(),
-                                                   options, std::move(device));
+                                                   options, device);
           })) {}
     /// @cond
     // For its sentences alone.

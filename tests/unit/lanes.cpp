@@ -4,7 +4,7 @@
 
 #include <gpipe/core/split.hpp>
 #include <gpipe/plan/simulate_lowered.hpp>
-#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/lanes.hpp>
 
 #include <doctest/doctest.h>
 

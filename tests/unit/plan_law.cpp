@@ -7,7 +7,7 @@
 #include <gpipe/plan/ending.hpp>
 #include <gpipe/plan/evaluation.hpp>
 #include <gpipe/plan/ranks.hpp>
-#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/lanes.hpp>
 #include <gpipe/runtime/rank_table.hpp>
 #include <gpipe/runtime/table_proof.hpp>
 #include <gpipe/schedule/verify.hpp>

@@ -6,7 +6,7 @@
 #include <gpipe/checkpoint/optimal.hpp>
 #include <gpipe/checkpoint/reversed_costs.hpp>
 #include <gpipe/memory/plan.hpp>
-#include <gpipe/runtime/placement.hpp>
+#include <gpipe/runtime/lanes.hpp>
 #include <gpipe/schedule/halves.hpp>
 #include <gpipe/schedule/simulate.hpp>
 

@@ -170,19 +170,11 @@ class Host : public SharedMemory {
         runs_[ticket.slot] = run;
         if (!overlapping_) return finish(ticket.slot), true;
         if (ticket.reader == Ticket::nobody) return false;
-        auto const read = [&] { return lanes_[ticket.reader].runs() >= run; };
-        if (apart_) return bell_.wait(read), false;
-        work(0, false, read);
-        bell_.ring(); // for who has found a lane taken by this thread
+        await(run, ticket.reader, ticket.reader + 1);
+        if (!apart_) bell_.ring(); // for who has found a lane taken by this thread
         return false;
     }
-    void finish(std::size_t slot) {
-        auto const done = [this, run = runs_[slot]] {
-            return std::all_of(lanes_.begin(), lanes_.end(),
-                               [&](Lane const& lane) { return lane.runs() >= run; });
-        };
-        apart_ ? bell_.wait(done) : work(0, true, done);
-    }
+    void finish(std::size_t slot) { await(runs_[slot], 0, lanes_.size()); }
     static void abort() noexcept {}
     static void forget() {}
     static constexpr bool launched() { return true; }
@@ -264,6 +256,15 @@ class Host : public SharedMemory {
             if (lane == lanes_.size()) return;
             go_on(lane, walker);
         }
+    }
+    // Returns when these lanes have walked a run; the caller walks what it can of all lanes where
+    // it waits for all, else of its share.
+    void await(std::uint64_t run, std::size_t first, std::size_t last) {
+        auto const done = [=, this] {
+            return std::all_of(lanes_.begin() + first, lanes_.begin() + last,
+                               [=](Lane const& lane) { return lane.runs() >= run; });
+        };
+        apart_ ? bell_.wait(done) : work(0, last - first == lanes_.size(), done);
     }
     void stop() {
         stops_.store(true, std::memory_order_release);

@@ -33,12 +33,13 @@ tie_holders(Part<TiedTensor> ties, Array<std::size_t> const& first, Programs con
     return holders;
 }
 
-/// Whether a parameter tensor is where an earlier end of its tie is.
-GPIPE_INLINE constexpr bool is_held(Part<TiedTensor> ties, TieHolders const& holders,
-                                    std::size_t layer, std::size_t tensor) {
+/// The earlier end of its tie that a parameter tensor is where it is; null: it has its own place.
+GPIPE_INLINE constexpr TiedTensor const* holder_of(Part<TiedTensor> ties, TieHolders const& holders,
+                                                   std::size_t layer, std::size_t tensor) {
     for (std::size_t end = 0; end < holders.size(); ++end)
-        if (ties[end].layer == layer && ties[end].tensor == tensor) return holders[end] != end;
-    return false;
+        if (ties[end].layer == layer && ties[end].tensor == tensor && holders[end] != end)
+            return &ties[holders[end]];
+    return nullptr;
 }
 
 /// By layer the slots of its tensors that are: of those that are trained, or the others.

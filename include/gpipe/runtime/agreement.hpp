@@ -28,28 +28,32 @@ class RankError : public std::runtime_error {
 
 namespace detail {
 
-// In words, what was thrown; none if nothing was.
-GPIPE_INLINE std::string what_of(std::exception_ptr const& thrown) {
-    if (!thrown) return {};
-    try {
-        std::rethrow_exception(thrown);
-    } catch (std::exception const& error) {
-        return error.what();
-    } catch (...) {
-        return "what it threw is no std::exception";
-    }
-}
-// As far as there is room for them: where there is no memory, too.
-GPIPE_INLINE void put_what_of(std::exception_ptr const& thrown, char (&words)[256]) noexcept {
+// f(words) of what was thrown, if anything was.
+template <class F> void with_words_of(std::exception_ptr const& thrown, F f) {
     if (!thrown) return;
     try {
         std::rethrow_exception(thrown);
     } catch (std::exception const& error) {
-        std::snprintf(words, sizeof words, "%s", error.what());
+        f(error.what());
     } catch (...) {
-        std::snprintf(words, sizeof words, "what it threw is no std::exception");
+        f("what it threw is no std::exception");
     }
 }
+GPIPE_INLINE std::string what_of(std::exception_ptr const& thrown) {
+    std::string all;
+    with_words_of(thrown, [&](char const* words) { all = words; });
+    return all;
+}
+// As far as there is room for them: where there is no memory, too.
+struct Words {
+    char text[256] = {};
+
+    Words() = default;
+    explicit Words(std::exception_ptr const& thrown) noexcept {
+        with_words_of(thrown,
+                      [&](char const* words) { std::snprintf(text, sizeof text, "%s", words); });
+    }
+};
 
 // What a rank tells of a run: its first failure.
 struct RankNote {
@@ -59,7 +63,7 @@ struct RankNote {
     Kind action{};
     FailureOf of{};
     std::size_t rank = 0, layer = 0, cell = 0, micro_batch = 0, tensor = 0;
-    char what[256] = {};
+    Words what;
     RankVerdict verdict;
 
     RankNote(Run const& run, std::size_t self)
@@ -74,7 +78,7 @@ struct RankNote {
         cell = f.cell;
         micro_batch = f.micro_batch;
         tensor = f.tensor;
-        put_what_of(f.error, what);
+        what = Words(f.error);
     }
     // Of both the first; what either has updated.
     void take_in(RankNote const& other) {
@@ -92,8 +96,9 @@ struct RankNote {
         if (!knows || (run.failure.get() && run.failure.place() == place)) return;
         Failure failure{layer, tables.name_of(layer), cell, micro_batch, action, {}, of, tensor};
         try {
-            failure.error = std::make_exception_ptr(RankError(
-                "gpipe: on rank " + std::to_string(rank) + ", " + failure.place() + ": " + what));
+            failure.error =
+                std::make_exception_ptr(RankError("gpipe: on rank " + std::to_string(rank) + ", " +
+                                                  failure.place() + ": " + what.text));
         } catch (...) { // no memory for that
             failure.error = std::current_exception();
         }
@@ -132,14 +137,6 @@ void spread(All& all, std::size_t rank, char (&bytes)[size]) {
         std::memcpy(bytes + at, &word, sizeof word);
     }
 }
-// What was thrown on that rank, on all of them, as far as there is room; `own`: on this one.
-template <class All>
-std::string told_by(All& all, std::size_t rank, std::exception_ptr const& own) {
-    char words[256] = {};
-    put_what_of(own, words);
-    spread(all, rank, words);
-    return words;
-}
 
 // What a rank gathers with that has thrown since it was last together with the others.
 inline constexpr std::uint64_t has_thrown = ~std::uint64_t{0};
@@ -155,26 +152,25 @@ void hear(Transport& transport, Array<std::uint64_t> const& all, char const* whe
     auto const first =
         static_cast<std::size_t>(std::find(all.begin(), all.end(), has_thrown) - all.begin());
     if (first == all.size()) return;
-    char words[256] = {};
+    Words words;
     try {
-        spread(transport, first, words);
+        spread(transport, first, words.text);
     } catch (...) {
         lose_self(transport, "has no memory to hear of what went wrong elsewhere");
         throw;
     }
-    throw_error<RankError>("gpipe: on rank %zu, in %s: %s", first, where, words);
+    throw_error<RankError>("gpipe: on rank %zu, in %s: %s", first, where, words.text);
 }
 // That this rank has thrown what is being caught: to those who gather.
 template <class Transport> void tell_thrown(Transport& transport) noexcept {
     if (transport.error()) return; // all know
-    char words[256] = {};
-    put_what_of(std::current_exception(), words);
+    Words words(std::current_exception());
     try {
         Array<std::uint64_t> const all = transport.gather(has_thrown);
         auto const first = std::find(all.begin(), all.end(), has_thrown) - all.begin();
-        spread(transport, static_cast<std::size_t>(first), words);
+        spread(transport, static_cast<std::size_t>(first), words.text);
     } catch (...) { // no memory for that, or one is gone
-        Message const lost("has thrown: %s", words);
+        Message const lost("has thrown: %s", words.text);
         lose_self(transport, lost.text);
     }
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gpipe/balance/cell_of.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/memory/plan.hpp>
 #include <gpipe/runtime/calls.hpp>
@@ -8,20 +7,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
-/// A layer with buffers, see LayerTraits::Buffers.
-struct BufferRow {
-    BufferFunction update = nullptr; ///< see LayerFunctions
-    BufferFunction merge = nullptr;  ///< likewise
-    void const* object = nullptr;    ///< the layer
-    std::uint32_t layer = 0;         ///< in the chain
-};
-
-/// What a device has of such layers; of another rank's the sizes alone.
+/// What a device has of layers with buffers, see LayerTraits::Buffers; of another rank's the sizes
+/// alone.
 struct DeviceBuffers {
     std::byte* buffers = nullptr;     ///< of all of them
     std::byte* next = nullptr;        ///< what they become
@@ -29,14 +20,14 @@ struct DeviceBuffers {
     std::byte* statistics = nullptr;  ///< of the mini-batch, among those of all replicas
     std::size_t statistics_bytes = 0; ///< of one replica's
     std::size_t exchanged_bytes = 0;  ///< the most that a replica tells others within a step
-    std::size_t first = 0;            ///< of its layers, in BufferRows
+    std::size_t first = 0;            ///< of its layers, in BufferRows::layers
     std::size_t last = 0;             ///< one past them
 };
 
 /// All layers with buffers.
 struct BufferRows {
     Array<DeviceBuffers> devices; ///< by device
-    Array<BufferRow> rows;        ///< device by device
+    Array<std::size_t> layers;    ///< in the chain, device by device
 };
 
 namespace detail {
@@ -49,51 +40,47 @@ namespace detail {
     Programs const& programs = plan.lowered.programs;
     std::size_t count = 0;
     for (LayerInfo const& layer : model.infos) count += layer.has_buffers();
-    BufferRows result{Array<DeviceBuffers>(plan.devices.size()), Array<BufferRow>(count)};
+    BufferRows result{Array<DeviceBuffers>(plan.devices.size()), Array<std::size_t>(count)};
     std::size_t at = 0;
-    auto const is_on = [&](std::size_t layer, std::size_t d) {
-        return programs.device_of(cell_of(plan.first, layer)) == d;
-    };
     for (std::size_t d = 0; d < plan.devices.size(); ++d) {
         DeviceBuffers& own = result.devices[d];
         own.bytes = plan.begin[d].next - plan.begin[d].buffers;
         own.statistics_bytes =
             (plan.begin[d].part - plan.begin[d].statistics) / plan.replication.count;
-        own.first = own.last = at;
-        for (std::size_t i = 0; i < model.infos.size(); ++i) {
-            LayerInfo const& layer = model.infos[i];
-            if (!layer.exchanges() || !is_on(i, d)) continue;
-            std::size_t const bytes = layer.exchanged.slots(1),
-                              gradient = layer.exchanged_gradient.slots(1);
-            own.exchanged_bytes = std::max({own.exchanged_bytes, bytes, gradient});
-            if (ranks.own(d) && !programs.evaluates())
-                layers[i].buffers.exchange = {arenas[d] + plan.exchanged[i],
-                                              bytes,
-                                              arenas[d] + plan.begin[d].exchanged,
-                                              gradient,
-                                              ranks.replica,
-                                              plan.replication.count};
-        }
-        if (!ranks.own(d)) continue;
+        own.first = at;
+        bool const here = ranks.own(d);
         std::byte* const arena = arenas[d];
-        own.buffers = arena + plan.begin[d].buffers;
-        own.next = arena + plan.begin[d].next;
         std::size_t const before = ranks.replica * own.statistics_bytes;
-        own.statistics = arena + plan.begin[d].statistics + before;
-        for (std::size_t i = 0; i < model.infos.size(); ++i) {
-            if (!model.infos[i].has_buffers() || !is_on(i, d)) continue;
-            LayerParts const& layer = model.layers[i];
-            result.rows[at++] = {layer.functions.update_buffers, layer.functions.merge_statistics,
-                                 layer.object, static_cast<std::uint32_t>(i)};
-            layers[i].buffers = {arena + plan.buffers[i],
-                                 own.next + (plan.buffers[i] - plan.begin[d].buffers),
-                                 arena + plan.statistics[i] + before,
-                                 arena + plan.begin[d].part +
-                                     (plan.statistics[i] - plan.begin[d].statistics),
-                                 own.statistics_bytes,
-                                 programs.micro_batches(),
-                                 layers[i].buffers.exchange};
+        if (here) {
+            own.buffers = arena + plan.begin[d].buffers;
+            own.next = arena + plan.begin[d].next;
+            own.statistics = arena + plan.begin[d].statistics + before;
         }
+        for (std::size_t const c : programs.cells_of(d))
+            for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
+                LayerInfo const& layer = model.infos[i];
+                BufferMemory& memory = layers[i].buffers;
+                std::size_t const bytes = layer.exchanged.slots(1),
+                                  gradient = layer.exchanged_gradient.slots(1);
+                own.exchanged_bytes = std::max({own.exchanged_bytes, bytes, gradient});
+                if (here && layer.exchanges() && !programs.evaluates())
+                    memory.exchange = {arena + plan.exchanged[i],
+                                       bytes,
+                                       arena + plan.begin[d].exchanged,
+                                       gradient,
+                                       ranks.replica,
+                                       plan.replication.count};
+                if (!here || !layer.has_buffers()) continue;
+                result.layers[at++] = i;
+                memory = {arena + plan.buffers[i],
+                          own.next + (plan.buffers[i] - plan.begin[d].buffers),
+                          arena + plan.statistics[i] + before,
+                          arena + plan.begin[d].part +
+                              (plan.statistics[i] - plan.begin[d].statistics),
+                          own.statistics_bytes,
+                          programs.micro_batches(),
+                          memory.exchange};
+            }
         own.last = at;
     }
     return result;

@@ -33,11 +33,11 @@ template <class Device> class BufferMoves {
         if (own.statistics_bytes > 0) {
             if (run.arguments.before == 0)
                 device_.fill(step.stream, own.statistics, own.statistics_bytes);
-            each_row(run, step,
-                     [batches = run.filled()](BufferRow const& row, BufferMemory const& memory,
-                                              auto stream) {
-                         merge(row, memory, memory.part, 0, batches, stream);
-                     });
+            each_layer(run, step,
+                       [batches = run.filled()](LayerParts const& layer, std::size_t i,
+                                                BufferMemory const& memory, void const* stream) {
+                           merge(layer, i, memory, memory.part, 0, batches, stream);
+                       });
             if constexpr (joins_ranks<Device>)
                 if (tables_.replicas.any() && run.arguments.last)
                     ReplicaExchange<End>(end, tables_, run, step.device, step.stream)
@@ -46,12 +46,13 @@ template <class Device> class BufferMoves {
         }
         if (!run.arguments.last) return;
         device_.copy(step.stream, own.next, own.buffers, own.bytes);
-        each_row(run, step,
-                 [ranks = tables_.ranks](BufferRow const& row, BufferMemory memory, auto stream) {
-                     memory.statistics -= ranks.replica * memory.stride;
-                     merge(row, memory, memory.statistics, 1, ranks.replicas, stream);
-                     row.update(row.object, memory, stream, row.layer);
-                 });
+        each_layer(run, step,
+                   [ranks = tables_.ranks](LayerParts const& layer, std::size_t i,
+                                           BufferMemory memory, void const* stream) {
+                       memory.statistics -= ranks.replica * memory.stride;
+                       merge(layer, i, memory, memory.statistics, 1, ranks.replicas, stream);
+                       layer.functions.update_buffers(layer.object, memory, stream, i);
+                   });
     }
     // If the step is committed.
     void keep(Run& run, std::size_t d, std::size_t stream, StepState const* state) {
@@ -65,25 +66,24 @@ template <class Device> class BufferMoves {
 
   private:
     // Adds those of the parts, which lie behind each other, to the statistics.
-    static void merge(BufferRow const& row, BufferMemory memory, std::byte* parts,
+    static void merge(LayerParts const& layer, std::size_t i, BufferMemory memory, std::byte* parts,
                       std::size_t first, std::size_t last, void const* stream) {
-        for (std::size_t n = first; n < last && row.merge; ++n) {
+        for (std::size_t n = first; n < last && layer.functions.merge_statistics; ++n) {
             memory.part = parts + n * memory.stride;
-            row.merge(row.object, memory, stream, row.layer);
+            layer.functions.merge_statistics(layer.object, memory, stream, i);
         }
     }
-    // f(row, memory, stream) for each layer of the device; not where layers have failed, or this
-    // before: statistics may be missing.
-    template <class F> void each_row(Run& run, Step const& step, F f) {
+    // f(layer, its number, memory, stream) for each layer of the device; not where layers have
+    // failed, or this before: statistics may be missing.
+    template <class F> void each_layer(Run& run, Step const& step, F f) {
         DeviceBuffers const& own = tables_.buffers.devices[step.device];
-        for (std::size_t i = own.first; i < own.last; ++i) {
-            auto const work = [&run, &tables = tables_, i, f, on = &device_.stream(step.stream)] {
-                BufferRow const& row = tables.buffers.rows[i];
-                if (run.failure.place() <= place_of(tables, row.layer)) return;
-                Work::attempt([&] { f(row, tables.layers[row.layer].buffers, on); },
-                              [&](std::exception_ptr error) {
-                                  tell(run, tables, row.layer, std::move(error));
-                              });
+        for (std::size_t n = own.first; n < own.last; ++n) {
+            auto const work = [&run, &tables = tables_, i = tables_.buffers.layers[n], f,
+                               on = &device_.stream(step.stream)] {
+                if (run.failure.place() <= place_of(tables, i)) return;
+                Work::attempt(
+                    [&] { f(tables.model->layers[i], i, tables.layers[i].buffers, on); },
+                    [&](std::exception_ptr error) { tell(run, tables, i, std::move(error)); });
             };
             device_.launch(step.stream, [work]() noexcept(Work::catches) { work(); });
         }
@@ -91,7 +91,8 @@ template <class Device> class BufferMoves {
     static std::uint32_t place_of(Tables const& tables, std::size_t layer) {
         return FirstFailure::behind_actions(tables.updates.size() + layer);
     }
-    static void tell(Run& run, Tables const& tables, std::size_t layer, std::exception_ptr error) {
+    [[gnu::cold]] static void tell(Run& run, Tables const& tables, std::size_t layer,
+                                   std::exception_ptr error) {
         run.failure.tell(place_of(tables, layer),
                          {layer, tables.name_of(layer), tables.cell_of(layer), Failure::all,
                           Kind::next_buffers, std::move(error)});

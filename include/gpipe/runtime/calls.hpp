@@ -52,6 +52,7 @@ class Calls {
     [[gnu::always_inline]] Range const& operator[](std::size_t list) const { return lists_[list]; }
     /// All of them, list by list.
     Call* data() { return calls_.data(); }
+    std::size_t size() const { return calls_.size(); } ///< how many
 
   private:
     Array<Call> calls_;

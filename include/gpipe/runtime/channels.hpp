@@ -46,10 +46,8 @@ namespace gpipe::detail {
         auto const rank_of = [&](std::size_t cell) {
             return number(replica, programs.device_of(cell));
         };
-        auto const rank_of_end = [&](std::size_t i) {
-            std::size_t device = 0;
-            while (!tables.has_row(device, tables.tied[i])) ++device;
-            return number(replica, device);
+        auto const rank_of_end = [&](std::size_t end) {
+            return number(replica, tables.device_of_end(end));
         };
         auto const tell = [&](std::uint32_t& which, std::uint32_t channel) {
             if (replica == ranks.replica) which = channel;

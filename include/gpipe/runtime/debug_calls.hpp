@@ -47,15 +47,9 @@ struct DebugTensor {
 struct DebugCall {
     Call call;                     ///< as it would be
     CallFunction behind = nullptr; ///< called after it, if there is one
-    Part<DebugTensor> tensors{};   ///< that it may write
+    Array<DebugTensor> tensors;    ///< that it may write
     std::string_view layer{};      ///< its name
     PoisonWork work{};             ///< of the device
-};
-
-/// What Calls point to in debug mode.
-struct DebugCalls {
-    Array<DebugCall> calls;     ///< one for each
-    Array<DebugTensor> tensors; ///< of all of them
 };
 
 namespace detail {
@@ -69,39 +63,31 @@ class DebugCallMaker {
     DebugCallMaker(Model const& model, MemoryPlan const& plan, PoisonWork work, Ranks const& ranks)
         : model_(model), plan_(plan), work_(work), ranks_(ranks) {}
 
-    DebugCalls make(Call* calls) {
-        list(calls); // to count them
-        result_.calls = Array<DebugCall>(calls_);
-        result_.tensors = Array<DebugTensor>(tensors_);
-        list(calls);
-        return static_cast<DebugCalls&&>(result_);
-    }
-
-  private:
-    void list(Call* call) {
-        bool const writes = !result_.calls.empty();
-        calls_ = tensors_ = 0;
+    // One for each of so many.
+    Array<DebugCall> make(Call* call, std::size_t count) {
+        Array<DebugCall> result(count);
+        DebugCall* debug = result.data();
         for (std::size_t c = 0; c < plan_.cells.size(); ++c)
             for (std::size_t way = 0; way < way_count && has(c); ++way)
                 for (CellCall const& one : plan_.parts.of(c, way).calls.calls) {
-                    std::size_t const first = tensors_;
-                    add_call(one.kind, *call, way != way_evaluates);
-                    bool const scales =
-                        one.kind == CallKind::loss && model_.loss.scales && way != way_evaluates;
-                    if (writes) put_in_place_of(*call, first, scales);
-                    ++calls_;
-                    ++call;
+                    bool const trains = way != way_evaluates;
+                    count_ = 0;
+                    add_call(one.kind, *call, trains);
+                    debug->tensors = first_of(tensors_, count_);
+                    put_in_place_of(*call++, *debug++,
+                                    one.kind == CallKind::loss && model_.loss.scales && trains);
                 }
+        return result;
     }
+
+  private:
     bool has(std::size_t cell) const { return ranks_.own(plan_.lowered.programs.device_of(cell)); }
-    void put_in_place_of(Call& call, std::size_t first, bool scales) {
-        DebugCall& debug = result_.calls[calls_];
+    void put_in_place_of(Call& call, DebugCall& debug, bool scales) {
         debug.call = call;
         if (scales) { // what is unwritten would be so no longer
             debug.call.function = model_.loss.train;
             debug.behind = model_.loss.scale;
         }
-        debug.tensors = {result_.tensors.data() + first, tensors_ - first};
         debug.layer =
             call.index < model_.infos.size() ? model_.infos[call.index].name : model_.loss.name;
         debug.work = work_;
@@ -212,19 +198,20 @@ class DebugCallMaker {
     [[gnu::noinline]] void put(DebugTensor& tensor) {
         tensor.function = function_;
         // Another than behind what the call reads: one that copies too much would not be seen.
-        tensor.guard = tensor.poison.pattern ^ (1 + tensors_ % 31) * tensor.poison.salt;
-        if (tensors_ < result_.tensors.size()) result_.tensors[tensors_] = tensor;
-        ++tensors_;
+        tensor.guard = tensor.poison.pattern ^ (1 + put_++ % 31) * tensor.poison.salt;
+        if (count_ == tensors_.size()) enlarge(tensors_, count_, 2 * count_ + 8);
+        tensors_[count_++] = tensor;
     }
 
     Model const& model_;
     MemoryPlan const& plan_;
     PoisonWork work_;
     Ranks ranks_;
-    DebugCalls result_;
-    std::size_t calls_ = 0, tensors_ = 0; // listed so far
-    char const* function_ = nullptr;      // of the layer, that writes what is added
-    std::string_view tag_;                // of the skip that it is of
+    Array<DebugTensor> tensors_;     // of the call that is looked at, and room for more
+    std::size_t count_ = 0;          // of these
+    std::size_t put_ = 0;            // of all calls so far
+    char const* function_ = nullptr; // of the layer, that writes what is added
+    std::string_view tag_;           // of the skip that it is of
 };
 
 GPIPE_INLINE PoisonedBytes bytes_of(DebugTensor const& tensor, Frame const& frame) {
@@ -290,10 +277,10 @@ GPIPE_INLINE void debug_call(Call const& call, Frame const& frame) {
 
 /// Has these calls, of a plan with room behind every tensor, look at what they write: see
 /// Options::debug. `work`: of the device.
-[[gnu::cold]] GPIPE_INLINE DebugCalls debug_calls(Calls& calls, Model const& model,
-                                                  MemoryPlan const& plan, PoisonWork work,
-                                                  Ranks const& ranks) {
-    return detail::DebugCallMaker(model, plan, work, ranks).make(calls.data());
+[[gnu::cold]] GPIPE_INLINE Array<DebugCall> debug_calls(Calls& calls, Model const& model,
+                                                        MemoryPlan const& plan, PoisonWork work,
+                                                        Ranks const& ranks) {
+    return detail::DebugCallMaker(model, plan, work, ranks).make(calls.data(), calls.size());
 }
 
 } // namespace gpipe

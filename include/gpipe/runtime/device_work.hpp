@@ -44,7 +44,6 @@ template <class Device> struct StepWork {
     /// See above.
     ///@{
     static void commit(CommitCall const& call) noexcept { detail::commit(call); }
-    static void revoke(RevokeCall const& call) noexcept { detail::revoke(call); }
     static bool keep(KeepCall const& call) noexcept { return detail::keep(call); }
     template <class T> static void scale(ScaleCall const& call) { detail::scale_gradient<T>(call); }
     template <class T>

@@ -32,7 +32,7 @@ template <DeviceRuntime Device> class Engine {
            std::byte* host, Array<HandleSet> const& handles);
     Engine(Engine const&) = delete;
     Engine& operator=(Engine const&) = delete;
-    ~Engine();
+    [[gnu::cold]] ~Engine();
 
     /// One training step: forward, backward, update by `optimizer`. Tells `outcome` the loss's
     /// numbers over the mini-batch, of which [0] is the sum and [1] the weight; without a positive
@@ -40,27 +40,19 @@ template <DeviceRuntime Device> class Engine {
     /// return before the step is done, see DeviceExecutor; then others wait for it, and one that
     /// failed unheard is heard of at the next.
     /// Without an outcome they are a part of the next step's mini-batch: forward and backward
-    /// alone.
-    void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
+    /// alone. Without an optimizer it is an inference, of which as many may be under way: writes
+    /// the outputs, which the others are then.
+    void start(Pointers inputs, Pointers others, std::size_t samples, void const* optimizer,
                StepOutcome* outcome);
     /// The same for arrays that the caller's stream has written, and may write again after this.
     template <class CallersStream>
-    void start(Pointers inputs, Pointers targets, std::size_t samples, void const* optimizer,
+    void start(Pointers inputs, Pointers others, std::size_t samples, void const* optimizer,
                StepOutcome* outcome, CallersStream caller) {
         detail::OneCaller::Call const call(caller_);
         auto feeding = device_.feeding(caller);
-        start_fed(feeding, inputs, targets, samples, optimizer, outcome);
+        start_fed(feeding, inputs, others, samples, optimizer, outcome);
     }
-    /// An inference, of which as many may be under way: writes the outputs.
-    ///@{
-    void start(Pointers inputs, Pointers outputs, std::size_t samples, StepOutcome& outcome);
-    template <class CallersStream>
-    void start(Pointers inputs, Pointers outputs, std::size_t samples, StepOutcome& outcome,
-               CallersStream caller) {
-        start(inputs, outputs, samples, nullptr, &outcome, caller);
-    }
-    ///@}
-    /// The same for any number of samples, and waits for it: part by part, each of which begins
+    /// An inference of any number of samples, and waits for it: part by part, each of which begins
     /// while those before it are under way.
     void infer(Pointers inputs, Pointers outputs, std::size_t samples);
 
@@ -103,11 +95,6 @@ template <DeviceRuntime Device> class Engine {
     std::size_t accumulated() const { return accumulated_; }
     void forget_accumulated() { accumulated_ = 0; }
     ///@}
-    /// Waits for all steps, then throws if an update was interrupted.
-    void check_whole() {
-        finish();
-        runs_.refuse_if_torn();
-    }
 
     /// Whom it asks to wait for a step: who has several engines, which agree on what a step has
     /// come to, has each of them finish that.
@@ -152,19 +139,20 @@ template <DeviceRuntime Device> class Engine {
     /// See Inspectable.
     std::optional<Failure> const& failure() const { return runs_.failure(); }
 
-    /// See Runs; what last_run() has is then of the last that has come to its end.
+    /// From the next run on, notes when every action runs, of the largest table, and behind them
+    /// what ends a step; what last_run() has is then of the last that has come to its end.
     void time_actions() {
         std::size_t const layers = planned_.plan.lowered.programs.size(), // of an inference 0
             ends = planned_.infers() ? 0 : plans_[0].training.actions - layers;
-        runs_.time_actions(std::max(layers, planned_.evaluation.programs.size()), ends);
+        for (std::size_t slot = 0; slot < slots; ++slot)
+            runs_[slot].time(std::max(layers, planned_.evaluation.programs.size()), ends);
     }
     /// That run. Throws std::logic_error while any is under way: it may be in that one's place.
     Run const& last_run() const {
         detail::OneCaller::Call const call(caller_); // else it may be half of one
-        for (std::size_t slot = 0; slot < slots; ++slot)
-            if (under_way_[slot])
-                throw std::logic_error("gpipe: when actions ran is asked while steps, or "
-                                       "inferences, are under way: wait for them first");
+        if (!runs_.all_ended())
+            throw std::logic_error("gpipe: when actions ran is asked while steps, or inferences, "
+                                   "are under way: wait for them first");
         return runs_.last();
     }
 
@@ -209,6 +197,7 @@ template <DeviceRuntime Device> class Engine {
         } catch (...) {
             if constexpr (joins_ranks<Device>) device_.cut_short();
             device_.abort();
+            run.ended = true;
             if (device_.launched()) runs_.interrupt(run);
             throw;
         }
@@ -242,7 +231,7 @@ template <DeviceRuntime Device> class Engine {
     std::uint64_t next_step() const {
         std::uint64_t number = steps_;
         for (std::size_t slot = 0; slot < slots; ++slot)
-            number += under_way_[slot] && runs_[slot].arguments.last;
+            number += !runs_[slot].ended && runs_[slot].arguments.last;
         return number;
     }
     // Of a step that is done.
@@ -280,8 +269,7 @@ template <DeviceRuntime Device> class Engine {
     LaneChoice lane_choice_;
     std::uint64_t seed_;
     std::uint64_t steps_ = 0;
-    bool under_way_[slots] = {};        ///< by slot
-    StepOutcome* outcomes_[slots] = {}; ///< who is told
+    StepOutcome* outcomes_[slots] = {}; ///< by slot: who is told
     void* leader_ = nullptr;            ///< see follow()
     void (*finish_together_)(void*, Engine&, std::size_t) = nullptr;
     std::size_t next_slot_ = 0;

@@ -44,19 +44,12 @@ template <DeviceRuntime Device> Engine<Device>::~Engine() {
 }
 
 template <DeviceRuntime Device>
-void Engine<Device>::start(Pointers inputs, Pointers targets, std::size_t samples,
+void Engine<Device>::start(Pointers inputs, Pointers others, std::size_t samples,
                            void const* optimizer, StepOutcome* outcome) {
     detail::OneCaller::Call const call(caller_);
+    if (!optimizer) await_writers(others);
     auto feeding = device_.feeding();
-    start_fed(feeding, inputs, targets, samples, optimizer, outcome);
-}
-
-template <DeviceRuntime Device>
-void Engine<Device>::start(Pointers inputs, Pointers outputs, std::size_t samples,
-                           StepOutcome& outcome) {
-    detail::OneCaller::Call const call(caller_);
-    await_writers(outputs);
-    start(inputs, outputs, samples, nullptr, &outcome);
+    start_fed(feeding, inputs, others, samples, optimizer, outcome);
 }
 
 template <DeviceRuntime Device>
@@ -86,7 +79,6 @@ void Engine<Device>::start_fed(Feeding& feeding, Pointers inputs, Pointers other
     counts_may_differ_ = false;
     lane_choice_.end(begin);
     if (!done) {
-        under_way_[slot] = true;
         if (outcome) outcome->wait_at(outcomes_[slot]);
         next_slot_ = (slot + 1) % slots;
         try {
@@ -130,7 +122,7 @@ template <DeviceRuntime Device> void Engine<Device>::finish(StepOutcome const& o
 }
 
 template <DeviceRuntime Device> void Engine<Device>::finish_slot(std::size_t slot) {
-    if (!std::exchange(under_way_[slot], false)) return;
+    if (runs_[slot].ended) return;
     StepOutcome* const outcome = outcomes_[slot];
     try {
         leader_ ? finish_together_(leader_, *this, slot) : finish_alone(slot);

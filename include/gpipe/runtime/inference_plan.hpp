@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <stdexcept>
-#include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
@@ -75,16 +74,15 @@ template <class DeviceOptions> bool keeps_graphs(DeviceOptions const& options) {
         return false;
 }
 
-// Of the Machine of an Inference of `net`, which must outlive it: what Chosen, its
-// InferencePolicies, leaves open is in its options. Throws std::invalid_argument where one does not
-// fit.
+// Of the Machine of an Inference of `net`, which must outlive it: as machine_parts(), of its
+// InferencePolicies.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
-MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
-                                     InferenceOptions<Device> const& options,
-                                     typename Device::Options device) {
+MachineWork inference_parts(Net const& net, StepConstants constants,
+                            InferenceOptions<Device> const& options,
+                            typename Device::Options& device) {
     using Cut = typename Chosen::Cut;
     auto const [devices, micro_batches] = chosen_numbers<Chosen>(1, options);
-    MachineParts<Device> parts;
+    MachineWork parts;
     Model& model = parts.model = inference_model<Device>(net);
     model.constants = constants;
     if (keeps_graphs(options.device)) model.targets = model.infos[Net::size - 1].output;
@@ -101,7 +99,7 @@ MachineParts<Device> inference_parts(Net const& net, StepConstants constants,
     parts.programs = forwards(devices, micro_batches);
     // Where a queue runs what it is given one behind the other, and where ranks agree, none does.
     parts.overlaps = Device::depth > 1 && !calls_enqueue<Device> && !joins_ranks<Device>;
-    take_options<Chosen>(parts, options, std::move(device), devices);
+    take_options<Chosen>(parts, options, device, devices);
     return parts;
 }
 

@@ -29,7 +29,11 @@ template <class Device>
     if (machine.debug) debug = {&StepWork<Device>::fill_poison, &StepWork<Device>::find_poison};
     Tables tables = make_tables(machine.model, machine.plan, arenas, handles, machine.learner,
                                 machine.ranks, debug);
-    if constexpr (joins_ranks<Device>) device.open(tables, machine.plan.lowered, machine.overlaps);
+    if constexpr (joins_ranks<Device>) {
+        tables.replicas = detail::replica_parts(machine.model, machine.plan, arenas, machine.ranks,
+                                                tables.updates, tables.order);
+        device.open(tables, machine.plan.lowered, machine.overlaps);
+    }
     return tables;
 }
 

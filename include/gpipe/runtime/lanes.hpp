@@ -1,8 +1,11 @@
 #pragma once
 
+#include <gpipe/balance/partition.hpp>
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/plan/lowered.hpp>
 #include <gpipe/plan/messages.hpp>
+#include <gpipe/plan/ranks.hpp>
+#include <gpipe/runtime/step.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,22 +20,12 @@ struct Wait {
     std::uint32_t position = 0; ///< from 1
 };
 
-/// One action as a lane walks it.
-struct LaneStep {
-    std::uint32_t action = 0;     ///< index among all actions of the programs
-    std::uint32_t stream = 0;     ///< that it runs on
-    std::uint32_t position = 0;   ///< on its stream, from 1
-    bool publishes = false;       ///< whether another stream waits for it
-    std::uint32_t waits = 0;      ///< how many, among Lanes::waits, of other streams
-    std::uint32_t first_wait = 0; ///< index of the first
-};
-
 /// The programs of all devices merged for a run: one linear program per lane, the hand-written loop
 /// of one thread. Every program keeps its order; waits remain only where what is
 /// needed runs on another stream, marks only where somebody waits.
 struct Lanes {
     Array<std::size_t> begin; ///< by lane; one more at the end
-    Array<LaneStep> steps;    ///< lane by lane
+    Array<Step> steps;        ///< lane by lane, without places and addresses
     Array<Wait> waits;        ///< of all steps
     double makespan = 0;      ///< by the costs that merged them
     double busy = 0;          ///< sum of the costs of all actions
@@ -49,6 +42,43 @@ struct Placement {
     Array<std::size_t> lane;   ///< by program
     Array<std::size_t> stream; ///< by program
 };
+
+/// Puts programs on lanes, `lanes` on each rank, or as many as it has. A device that enqueues has
+/// one walker and a stream per program; else every lane is a stream and walks neighbouring devices,
+/// with all that copies for them, cut by cost as layers are into cells.
+template <class Cost>
+Placement place_programs(Lowered const& lowered, Ranks const& ranks, std::size_t lanes,
+                         bool enqueues, Cost const& cost) {
+    Programs const& programs = lowered.programs;
+    std::size_t const streams = lowered.streams();
+    std::size_t all = 0;
+    for (std::size_t r = 0; r < ranks.count; ++r) all += ranks.lanes(r, lanes);
+    Placement result{all, enqueues ? streams : all, Array<std::size_t>(streams),
+                     Array<std::size_t>(streams)};
+    if (enqueues) {
+        for (std::size_t s = 0; s < streams; ++s) {
+            result.stream[s] = s;
+            result.lane[s] = ranks.of(lowered.device[s]);
+        }
+        return result;
+    }
+    Array<double> work(lowered.devices());
+    for (Action const& a : programs)
+        if (computes(a.kind)) work[programs.device_of(a.cell)] += cost(a);
+    Array<std::size_t> begin(all + 1);
+    Array<std::size_t> lane_of(work.size());
+    std::size_t first = 0; // of the rank
+    for (std::size_t r = 0; r < ranks.count; first += ranks.lanes(r++, lanes)) {
+        std::size_t const own = ranks.lanes(r, lanes), here = ranks.begin(r);
+        cut_by_bottleneck(work.data() + here, ranks.end(r) - here, own, begin.data());
+        for (std::size_t lane = 0; lane < own; ++lane)
+            for (std::size_t d = begin[lane]; d < begin[lane + 1]; ++d)
+                lane_of[here + d] = first + lane;
+    }
+    for (std::size_t s = 0; s < streams; ++s)
+        result.lane[s] = result.stream[s] = lane_of[lowered.device[s]];
+    return result;
+}
 
 /// Merges programs onto lanes by list scheduling: again and again the action that can start first;
 /// of several, the one that is furthest along its micro-batch's way, since others wait for it.
@@ -70,7 +100,7 @@ template <class Cost>
     Array<std::size_t> seen(programs.devices());
     Array<double> ends_at(programs.devices());
     Array<std::uint32_t> count(placement.streams);
-    Array<LaneStep> merged(programs.size());
+    Array<Step> merged(programs.size());
     Array<std::size_t> lane_of(programs.size()); // by place in `merged`
 
     Array<std::uint32_t> const receives = messages_of(lowered);
@@ -143,18 +173,22 @@ template <class Cost>
         result.busy += duration;
         if (result.makespan < end[i]) result.makespan = end[i];
 
-        LaneStep step;
+        Step step;
+        step.kind = a.kind;
+        step.cell = a.cell;
+        step.micro_batch = a.micro_batch;
         step.action = static_cast<std::uint32_t>(i);
+        step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
         step.stream = static_cast<std::uint32_t>(stream);
         step.position = ++count[stream];
         step.first_wait = static_cast<std::uint32_t>(waits);
         for (std::size_t const needed : lowered.needs[i]) {
-            LaneStep& other = merged[step_of[needed]];
+            Step& other = merged[step_of[needed]];
             if (other.stream == stream) continue;
-            other.publishes = true;
+            other.publishes = other.more = true;
             result.waits[waits++] = {other.stream, other.position};
         }
-        step.waits = static_cast<std::uint32_t>(waits) - step.first_wait;
+        step.waits = static_cast<std::uint16_t>(waits - step.first_wait);
         step_of[i] = n;
         merged[n] = step;
         lane_of[n] = placement.lane[owner(best, a)];
@@ -162,7 +196,7 @@ template <class Cost>
 
     // Sorted by lane, in the order of merging.
     result.begin = Array<std::size_t>(placement.lanes + 1);
-    result.steps = Array<LaneStep>(programs.size());
+    result.steps = Array<Step>(programs.size());
     for (std::size_t const lane : lane_of) ++result.begin[lane + 1];
     for (std::size_t lane = 0; lane < placement.lanes; ++lane)
         result.begin[lane + 1] += result.begin[lane];

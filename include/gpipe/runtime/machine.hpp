@@ -16,11 +16,6 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
-/// What a Machine is made of.
-template <class Device> struct MachineParts : MachineWork {
-    typename Device::Options options{}; ///< of the device
-};
-
 /// Everything that a Training has at run time, for one kind of device: the device, the arenas and
 /// the engine. Knows layers as values only, so all Trainings of a program share it.
 template <DeviceRuntime Device> class Machine {
@@ -30,7 +25,7 @@ template <DeviceRuntime Device> class Machine {
 
     /// Initializes the parameters; throws what a layer's initialize throws, and
     /// std::invalid_argument if a budget does not do.
-    explicit Machine(MachineParts<Device> parts);
+    Machine(typename Device::Options const& options, MachineWork work);
     Machine(Machine const&) = delete;
     Machine& operator=(Machine const&) = delete;
 
@@ -159,7 +154,7 @@ template <DeviceRuntime Device> class Machine {
             LayerMemory const& memory = engine_.tables().layers[i];
             GroupSizes const& sizes = model().infos[i].parameters;
             for (std::size_t t = 0; t < sizes.count; ++t)
-                if (!is_held(model().ties, plan().holders, i, t))
+                if (!holder_of(model().ties, plan().holders, i, t))
                     copy(memory.parameters[t], sizes.find(values.data(), t), sizes.bytes[t]);
             copy(memory.buffers.buffers, buffers.data(), buffers.size());
         }
@@ -201,8 +196,8 @@ template <DeviceRuntime Device> class Machine {
 
 // Defined here, not inline, so that it is not instantiated again where it has been compiled.
 template <DeviceRuntime Device>
-Machine<Device>::Machine(MachineParts<Device> parts)
-    : device_(parts.options, parts.programs.devices()), planned_(device_, std::move(parts)),
+Machine<Device>::Machine(typename Device::Options const& options, MachineWork work)
+    : device_(options, work.programs.devices()), planned_(device_, std::move(work)),
       arenas_(device_, plan(), ranks()), staging_(device_.allocate_host(host_bytes())),
       snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan().snapshot))),
       handles_(programs().devices()),

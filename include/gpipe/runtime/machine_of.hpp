@@ -3,16 +3,21 @@
 #include <gpipe/balance/validate.hpp>
 #include <gpipe/core/checked.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/error.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/core/version.hpp>
+#include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/choices.hpp>
 #include <gpipe/runtime/chosen_policies.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/model_of.hpp>
 #include <gpipe/runtime/training_options.hpp>
+#include <gpipe/transport/local.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
@@ -55,13 +60,13 @@ ChosenNumbers chosen_numbers(std::size_t each, Options const& options) {
 }
 
 // What options say as they are, and what a device is told beside: of a Chosen with so many devices.
-template <class Chosen, class Device, class Options>
-void take_options(MachineParts<Device>& parts, Options const& options,
-                  typename Device::Options of_device, [[maybe_unused]] std::size_t devices) {
+template <class Chosen, class Options>
+void take_options(MachineWork& parts, Options const& options,
+                  [[maybe_unused]] typename Chosen::Device::Options& device,
+                  [[maybe_unused]] std::size_t devices) {
+    using Device = typename Chosen::Device;
     parts.seed = options.seed;
     parts.debug = options.debug;
-    parts.options = std::move(of_device);
-    [[maybe_unused]] typename Device::Options& device = parts.options;
     if constexpr (requires { device.blocking; }) device.blocking |= parts.debug;
     if constexpr (joins_ranks<Device>) {
         device.replicas = parts.replication.count;
@@ -78,19 +83,19 @@ void take_options(MachineParts<Device>& parts, Options const& options,
 }
 
 // Of the Machine of a Training, whose functors and constants must outlive it: what Chosen, its
-// ChosenPolicies, leaves open is in its options. Throws std::invalid_argument where one does not
-// fit.
+// ChosenPolicies, leaves open is in its options, and the device is told what they say of it. Throws
+// std::invalid_argument where one does not fit.
 template <class Chosen, class Net, class Device = typename Chosen::Device>
-MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor const& loss,
-                                   typename Chosen::OptimizerFunctor const& optimizer,
-                                   StepConstants constants,
-                                   TrainingOptions<typename Chosen::Joins> const& options,
-                                   typename Device::Options device) {
+MachineWork machine_parts(Net const& net, typename Chosen::LossFunctor const& loss,
+                          typename Chosen::OptimizerFunctor const& optimizer,
+                          StepConstants constants,
+                          TrainingOptions<typename Chosen::Joins> const& options,
+                          typename Device::Options& device) {
     using Cut = typename Chosen::Cut;
     using Checkpointing = typename Chosen::Checkpointing;
     check_open<typename Chosen::Schedule>("schedule", options.schedule);
     check_open<Checkpointing>("checkpointing", options.checkpointing);
-    MachineParts<Device> parts;
+    MachineWork parts;
     Model& model = parts.model = model_of<Device>(net, loss, optimizer);
     model.constants = constants;
     freeze(model, options.frozen, options.frozen_parameters);
@@ -148,8 +153,41 @@ MachineParts<Device> machine_parts(Net const& net, typename Chosen::LossFunctor 
                                  options.loss_scale, Chosen::Update::immediate,
                                  joins_ranks<Device> && calls_enqueue<Device>);
     model.loss.scales = parts.checks.scale.scales();
-    take_options<Chosen>(parts, options, std::move(device), devices);
+    take_options<Chosen>(parts, options, device, devices);
     return parts;
+}
+
+// Tells other ranks, which are making theirs or wait for this one, what it has thrown by itself.
+template <class Transport> void tell_unmade(Transport& transport, Making how) noexcept {
+    if (how == Making::alone) return tell_thrown(transport);
+    Words const words(std::current_exception());
+    try {
+        throw;
+    } catch (std::bad_alloc const&) {
+    } catch (...) {
+        if (how == Making::together) return;
+    }
+    Message const lost("could not be made: %s", words.text);
+    lose_self(transport, lost.text);
+}
+
+// The machine of the work that `work(options)` makes, which says more of the device. Where ranks in
+// other processes make theirs, too, what is thrown on one is thrown on all: elsewhere as a
+// RankError.
+template <class Device, class Work>
+Machine<Device> made_together(typename Device::Options options, Work work) {
+    if constexpr (joins_processes<Device>) {
+        Making how = Making::alone;
+        options.making = &how;
+        try {
+            return Machine<Device>(options, work(options));
+        } catch (...) {
+            if (options.transport) tell_unmade(*options.transport, how);
+            throw;
+        }
+    } else {
+        return Machine<Device>(options, work(options));
+    }
 }
 
 } // namespace gpipe::detail

@@ -10,9 +10,9 @@
 #include <gpipe/plan/evaluation.hpp>
 #include <gpipe/plan/links.hpp>
 #include <gpipe/plan/ranks.hpp>
+#include <gpipe/runtime/lanes.hpp>
 #include <gpipe/runtime/machine_work.hpp>
 #include <gpipe/runtime/model.hpp>
-#include <gpipe/runtime/placement.hpp>
 #include <gpipe/runtime/work.hpp>
 #include <gpipe/transport/local.hpp>
 

@@ -4,7 +4,6 @@
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/run.hpp>
-#include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
 #include <gpipe/transport/local.hpp>
 
@@ -71,22 +70,6 @@ GPIPE_INLINE Timeline timeline_of(MemoryPlan const& plan, Programs const& progra
     result.preemptions(run.preemptions);
     result.memory(used_memory(plan, programs.size(), times));
     return result;
-}
-
-// As if every device ran by itself, and copies took no time.
-template <class Device, class Cost>
-Timeline predicted_timeline(Machine<Device> const& machine, Cost const& cost,
-                            std::string_view title) {
-    auto const times = simulate<double>(machine.programs(), cost);
-    Timeline result = timeline(machine.programs(), times, title);
-    result.memory(memory_usage(machine.plan(), times));
-    return result;
-}
-
-// Of the lanes' time.
-GPIPE_INLINE double idle_share(Lanes const& lanes) {
-    double const available = lanes.makespan * static_cast<double>(lanes.lanes());
-    return available > 0 ? 1 - lanes.busy / available : 0;
 }
 
 } // namespace gpipe::detail

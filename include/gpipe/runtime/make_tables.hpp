@@ -5,26 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 namespace detail {
 
-// Where the tensors of a layer lie: `learned` those that are trained, one behind the other, and
-// `frozen` the others; for those that are held elsewhere there is no room. Returns where the table
-// of them ends that begins at `to`.
-template <class Held>
-std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* frozen,
-                        std::byte** to, Held held) {
-    for (std::size_t t = 0; t < layer.parameters.count; ++t) {
-        std::byte*& at = layer.learns(t) ? learned : frozen;
-        *to++ = at;
-        if (!held(t)) at += slot_bytes(layer.parameters.bytes[t]);
-    }
-    return to;
-}
-
+// Where the tensors of layers lie: those that are trained one behind the other, and the others.
 [[gnu::cold]] GPIPE_INLINE void fill_layers(Tables& tables, Model const& model,
                                             MemoryPlan const& plan,
                                             Array<std::byte*> const& arenas) {
@@ -40,21 +26,23 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         for (std::size_t i = plan.first[c]; i < plan.first[c + 1]; ++i) {
             LayerInfo const& info = model.infos[i];
             if (!tables.ranks.own(device)) continue;
-            LayerMemory& layer = tables.layers[i];
-            layer.parameters = next;
-            layer.gradients = next =
-                put_tensors(info, arena + plan.parameters[i], arena + plan.frozen[i], next,
-                            [&](std::size_t t) { return is_held(model.ties, plan.holders, i, t); });
-            next = put_tensors(info, arena + plan.gradients[i], arena + plan.begin[device].unwanted,
-                               next, [](std::size_t) { return false; });
+            std::size_t const count = info.parameters.count;
+            tables.layers[i].parameters = next;
+            tables.layers[i].gradients = next + count;
+            std::byte* own[]{arena + plan.frozen[i], arena + plan.parameters[i]}; // if it learns
+            std::byte* gradients[]{arena + plan.begin[device].unwanted, arena + plan.gradients[i]};
+            for (std::size_t t = 0; t < count; ++t) {
+                bool const learns = info.learns(t);
+                std::size_t const bytes = slot_bytes(info.parameters.bytes[t]);
+                TiedTensor const* const holder = holder_of(model.ties, plan.holders, i, t);
+                next[t] =
+                    holder ? tables.layers[holder->layer].parameters[holder->tensor] : own[learns];
+                next[count + t] = gradients[learns];
+                if (!holder) own[learns] += bytes;
+                gradients[learns] += bytes;
+            }
+            next += 2 * count;
         }
-    }
-    for (std::size_t e = 0; e < plan.holders.size(); ++e) {
-        TiedTensor const &end = model.ties[e], &holder = model.ties[plan.holders[e]];
-        std::byte* const* const own = tables.layers[end.layer].parameters;
-        if (!own) continue; // another rank's
-        std::byte** const begin = tables.tensors.data();
-        (begin + (own - begin))[end.tensor] = tables.layers[holder.layer].parameters[holder.tensor];
     }
 }
 
@@ -64,10 +52,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
     Programs const& programs = plan.lowered.programs;
     std::size_t const devices = plan.devices.size();
     std::size_t tensors = 0;
-    auto const rows_of = [&](std::size_t layer) {
-        return model.layers[layer].updates.size() > 0 ? model.infos[layer].learned_tensors() : 0;
-    };
-    for (std::size_t i = 0; i < model.layers.size(); ++i) tensors += rows_of(i);
+    for (LayerInfo const& layer : model.infos) tensors += layer.learned_tensors();
     tables.updates = Array<UpdateRow>(tensors);
     tables.updates_at = Array<std::size_t>(devices + 1);
     tables.devices = Array<Tables::OnDevice>(devices);
@@ -82,7 +67,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         for (std::size_t t = 0; t < specs.size(); ++t) {
             if (!model.infos[layer].learns(t)) continue;
             UpdateSpec const& spec = specs[t];
-            bool const held = is_held(model.ties, plan.holders, layer, t);
+            bool const held = holder_of(model.ties, plan.holders, layer, t) != nullptr;
             UpdateRow& update = tables.updates[at++];
             if (own) { // else another rank's: that there is one
                 if (!held) update.update = spec.update, update.squares = spec.squares;
@@ -97,7 +82,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
             update.number = static_cast<std::uint32_t>(t);
             update.type = type_number(model.infos[layer].name);
             update.states = static_cast<std::uint32_t>(model.states);
-            if (!held) offset += spec.bytes;
+            if (!held) offset += slot_bytes(model.infos[layer].parameters.bytes[t]);
         }
     };
     for (std::size_t d = 0; d < devices; ++d) {
@@ -143,7 +128,7 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
         tensors - static_cast<std::size_t>(std::count(repeats.begin(), repeats.end(), true)));
     std::size_t next = 0;
     for (std::size_t i = 0; i < model.layers.size(); ++i)
-        for (std::uint32_t t = 0; t < rows_of(i); ++t)
+        for (std::uint32_t t = 0; t < model.infos[i].learned_tensors(); ++t)
             if (!repeats[first_row[i] + t]) tables.order[next++] = first_row[i] + t;
 }
 
@@ -190,22 +175,14 @@ std::byte** put_tensors(LayerInfo const& layer, std::byte* learned, std::byte* f
     tables.loss_sums = reinterpret_cast<double*>(arenas[tables.last_device] + plan.sums_at);
 }
 
-} // namespace detail
-
-namespace detail {
-
 // Where gradients of ties come which the device of the first end cannot read where they are.
 [[gnu::cold]] GPIPE_INLINE void fill_brought(Tables& tables, MemoryPlan const& plan,
                                              Array<std::byte*> const& arenas, Ranks const& ranks) {
-    auto const device_of = [&](std::size_t end) {
-        std::size_t device = 0;
-        while (!tables.has_row(device, tables.tied[end])) ++device;
-        return device;
-    };
     tables.brought = Array<std::byte*>(tables.tied.size());
     for (Tables::Tie const& tie : tables.ties)
         for (std::size_t end = tie.first + 1; end < tie.last && tables.learns(tie); ++end) {
-            std::size_t const from = device_of(end), to = device_of(tie.first);
+            std::size_t const from = tables.device_of_end(end),
+                              to = tables.device_of_end(tie.first);
             if (from != to && (plan.stages || ranks.of(from) != ranks.of(to)))
                 tables.brought[end] = arenas[to] + plan.brought[end];
         }
@@ -215,7 +192,7 @@ namespace detail {
 
 /// Fills them from a model, which must outlive them, and its plan. `arenas`, `handles`: by device;
 /// `learner`: lowest_learner(); `debug`: if calls are to be looked at. Of other ranks' devices
-/// there are names and numbers alone.
+/// there are names and numbers alone. Of replicas there is nothing, see replica_parts().
 [[gnu::cold]] GPIPE_INLINE Tables make_tables(Model const& model, MemoryPlan const& plan,
                                               Array<std::byte*> const& arenas,
                                               Array<HandleSet> const& handles, std::size_t learner,
@@ -228,8 +205,6 @@ namespace detail {
     tables.calls = make_calls(model, plan, tables.layers, learner, ranks);
     if (debug.find) tables.debug = debug_calls(tables.calls, model, plan, debug, ranks);
     detail::fill_updates(tables, model, plan, arenas);
-    tables.replicas =
-        detail::replica_parts(model, plan, arenas, ranks, tables.updates, tables.order);
     detail::fill_cells(tables, model, plan);
     tables.handles = handles.data();
     if (plan.stages) detail::fill_staging(tables, plan, arenas);

@@ -21,8 +21,8 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
 
-/// Where the samples of a run are: in the caller's arrays, or where those will have been copied to
-/// on a device that cannot read them.
+/// Where the samples of a run are: in the caller's arrays, where those will have been copied to on
+/// a device that cannot read them, or where they are kept.
 class MiniBatch {
   public:
     using Pointers = std::span<TensorPointer const>; ///< arrays of the caller, one per tensor
@@ -35,7 +35,7 @@ class MiniBatch {
         std::size_t pinned = 0;      ///< where it may wait: offset in room for a mini-batch
     };
 
-    /// What is copied when it is given.
+    /// What is copied when it is given, where devices read the caller's arrays.
     enum class Keeps { nothing, sides, all };
 
     MiniBatch() = default;
@@ -52,8 +52,8 @@ class MiniBatch {
         Programs const& programs = plan.lowered.programs;
         micro_batches_ = programs.micro_batches();
         samples_ = plan.capacity * micro_batches_;
-        std::size_t const devices = model.sides.size() > 0 ? arenas.size() : 0;
-        groups_ = Array<Group>(devices + 2);
+        std::size_t const readers = model.sides.size() == 0 ? 0 : plan.stages ? arenas.size() : 1;
+        groups_ = Array<Group>(readers + 2);
         std::size_t copies = 0;
         auto const set = [&](Group& group, std::size_t tensors, std::size_t device,
                              std::size_t bytes, std::size_t at) {
@@ -69,15 +69,15 @@ class MiniBatch {
         };
         set(groups_[0], model.infos[0].input.count, programs.device_of(0), plan.staged_inputs,
             plan.inputs_at);
-        for (std::size_t d = 0; d < devices; ++d) {
-            if (!ranks.own(d)) continue;
-            groups_[d + 1].reads = read_sides(model, plan, d);
+        for (std::size_t d = 0; d < readers; ++d) {
+            if (plan.stages && !ranks.own(d)) continue;
+            if (plan.stages) groups_[d + 1].reads = read_sides(model, plan, d);
             set(groups_[d + 1], model.sides.size(), d, plan.begin[d].staged_sides,
                 plan.begin[d].sides);
         }
         std::size_t const pinned = staged_bytes_;
         std::size_t const outputs = model.infos[model.infos.size() - 1].output.count;
-        set(groups_[devices + 1], std::max(model.targets.count, outputs),
+        set(groups_[readers + 1], std::max(model.targets.count, outputs),
             programs.device_of(programs.cells() - 1), plan.staged_targets, plan.targets_at);
         stages_outputs_ = plan.staged_targets > 0 && plan.lowered.computing().evaluates();
         if (stages_outputs_) staged_bytes_ = pinned;
@@ -99,19 +99,15 @@ class MiniBatch {
             if (bool const given = i < inputs.size(); given || measures)
                 absent_ |= std::uint64_t{(given ? inputs[i] : others[i - inputs.size()]).absent}
                            << i;
-        kept_count_ = kept_bytes_ = 0;
+        SampleRange const samples{first, count};
         Group& others_group = groups_[groups_.size() - 1];
-        point(groups_[0], read(inputs.first(groups_[0].tensors), {first, count}, keeps_inputs_),
-              groups_[0].staged, slot);
-        if (groups_.size() > 2) {
-            Read const sides =
-                read(inputs.subspan(groups_[0].tensors), {first, count}, keeps_sides_);
-            for (std::size_t g = 1; g + 1 < groups_.size(); ++g)
-                point(groups_[g], sides, groups_[g].staged, slot);
-        }
+        std::size_t const own = groups_[0].tensors;
+        point(groups_[0], inputs.first(own), samples, groups_[0].staged, slot);
+        for (std::size_t g = 1; g + 1 < groups_.size(); ++g)
+            point(groups_[g], inputs.subspan(own), samples, groups_[g].staged, slot);
         fed_ = copy_count_;
-        point(others_group, read(others, {first, count}, keeps_targets_ && measures),
-              others_group.staged && (measures || stages_outputs_), stages_outputs_ ? 0 : slot);
+        point(others_group, others, samples, others_group.staged && (measures || stages_outputs_),
+              stages_outputs_ ? 0 : slot);
         if (!stages_outputs_) fed_ = copy_count_;
     }
 
@@ -122,7 +118,8 @@ class MiniBatch {
     ///@}
     /// Side inputs where a device finds them: [micro-batch][side]; null where there are none.
     std::byte* const* sides(std::size_t device) const {
-        return groups_.size() > 2 ? groups_[device + 1].table.data() : nullptr;
+        if (groups_.size() == 2) return nullptr;
+        return groups_[groups_.size() > 3 ? device + 1 : 1].table.data();
     }
     /// Which tensors are absent.
     StepOptionals optionals() const { return {tags_.data(), absent_}; }
@@ -145,13 +142,14 @@ class MiniBatch {
         Array<std::size_t> devices(copies_.size());
         std::size_t n = 0;
         for (std::size_t g = 0; g + stages_outputs_ < groups_.size(); ++g)
-            for (std::size_t t = 0; t < groups_[g].tensors && groups_[g].staged; ++t)
+            for (std::size_t t = 0; t < groups_[g].tensors && groups_[g].bytes > 0; ++t)
                 if (groups_[g].has(t)) devices[n++] = groups_[g].device;
         return first_of(devices, n);
     }
 
   private:
-    // Tensors that a device reads or writes in the caller's arrays, or where these are staged.
+    // Tensors that a device reads or writes in the caller's arrays, or where these are staged or
+    // kept.
     struct Group {
         std::size_t tensors = 0;
         std::size_t device = 0;
@@ -160,11 +158,16 @@ class MiniBatch {
         std::size_t pinned_at = 0; // in the room outside
         Array<std::byte*> table;   // [micro-batch][tensor]
         Array<bool> reads;         // by tensor; empty: all
+        Array<std::byte> kept;     // room for what is copied when it is given
 
         GivenTensors given() const {
             return {GroupAddress::of_arrays(table.data(), tensors), tensors};
         }
         bool has(std::size_t tensor) const { return reads.empty() || reads[tensor]; }
+        void keep(std::size_t room) {
+            kept = Array<std::byte>(room);
+            staged = kept.data();
+        }
     };
 
     // Which tensors may be absent, if any.
@@ -200,42 +203,16 @@ class MiniBatch {
     }
     void make_room(Model const& model, Ranks const& ranks, Keeps keeps) {
         keeps_all_ = keeps == Keeps::all;
-        keeps_sides_ = keeps != Keeps::nothing && model.sides.size() > 0;
-        keeps_inputs_ = keeps == Keeps::all && ranks.own(groups_[0].device);
-        keeps_targets_ = keeps == Keeps::all && ranks.own(groups_[groups_.size() - 1].device);
-        GroupSizes const &inputs = model.infos[0].input, &targets = model.targets;
-        std::size_t bytes = 0, tensors = 0;
-        auto const add = [&](std::size_t of_sample) {
-            bytes += slot_bytes(samples_ * of_sample);
-            ++tensors;
-        };
-        for (std::size_t t = 0; t < inputs.count && keeps_inputs_; ++t) add(inputs.bytes[t]);
-        for (std::size_t s = 0; s < model.sides.size() && keeps_sides_; ++s)
-            add(model.sides[s].bytes);
-        for (std::size_t t = 0; t < targets.count && keeps_targets_; ++t) add(targets.bytes[t]);
-        kept_ = Array<std::byte>(bytes);
-        kept_tensors_ = Array<TensorPointer>(tensors);
+        Group &inputs = groups_[0], &others = groups_[groups_.size() - 1];
+        if (keeps_all_ && ranks.own(inputs.device))
+            inputs.keep(model.infos[0].input.slots(samples_));
+        if (keeps_all_ && ranks.own(others.device)) others.keep(model.targets.slots(samples_));
+        std::size_t bytes = 0;
+        for (SideInfo const& side : model.sides) bytes += slot_bytes(samples_ * side.bytes);
+        if (keeps != Keeps::nothing && bytes > 0) groups_[1].keep(bytes);
     }
-    // Samples of some tensors, where they are read.
-    struct Read {
-        Pointers tensors;
-        SampleRange samples;
-    };
-    Read read(Pointers from, SampleRange samples, bool keeps) {
-        if (!keeps) return {from, samples};
-        TensorPointer* const first = kept_tensors_.data() + kept_count_;
-        for (TensorPointer const& tensor : from) {
-            std::size_t const bytes = tensor.sample_bytes;
-            std::byte* const to = kept_.data() + kept_bytes_;
-            if (samples.count > 0 && !tensor.absent)
-                std::memcpy(to, tensor.data + samples.first * bytes, samples.count * bytes);
-            kept_tensors_[kept_count_++] = {to, bytes, tensor.absent};
-            kept_bytes_ += slot_bytes(samples_ * bytes);
-        }
-        return {{first, from.size()}, {0, samples.count}};
-    }
-    [[gnu::noinline]] void point(Group& group, Read const& read, bool stages, std::size_t slot) {
-        auto const& [from, samples] = read;
+    [[gnu::noinline]] void point(Group& group, Pointers from, SampleRange samples, bool stages,
+                                 std::size_t slot) {
         std::byte* staged = group.staged + (stages ? slot * group.bytes : 0);
         std::size_t pinned = group.pinned_at;
         Split const split(samples.count, micro_batches_);
@@ -245,8 +222,11 @@ class MiniBatch {
             // Of one that is absent nothing is read; its copy keeps its place among the others.
             std::byte* data = from[t].absent ? nullptr : from[t].data + samples.first * bytes;
             if (stages) {
-                copies_[copy_count_++] = {staged, data, from[t].absent ? 0 : samples.count * bytes,
-                                          pinned};
+                std::size_t const given = from[t].absent ? 0 : samples.count * bytes;
+                if (group.kept.empty())
+                    copies_[copy_count_++] = {staged, data, given, pinned};
+                else if (given > 0)
+                    std::memcpy(staged, data, given);
                 data = staged;
                 staged += slot_bytes(samples_ * bytes);
                 pinned += slot_bytes(samples_ * bytes);
@@ -258,7 +238,9 @@ class MiniBatch {
 
     std::size_t micro_batches_ = 0;
     std::size_t samples_ = 0; // that there is room for
-    Array<Group> groups_; // the inputs, by device side inputs, if there are any, targets or outputs
+    // The inputs; side inputs, if there are any: by device where they are staged, else of all; and
+    // targets or outputs.
+    Array<Group> groups_;
     Array<Copy> copies_;
     std::size_t copy_count_ = 0;
     std::size_t fed_ = 0; // of these
@@ -268,10 +250,6 @@ class MiniBatch {
     std::uint64_t number_ = 0;
     std::size_t staged_bytes_ = 0;
     bool keeps_all_ = false;
-    bool keeps_inputs_ = false, keeps_sides_ = false, keeps_targets_ = false;
-    Array<std::byte> kept_;             // room for copies of what is not staged
-    Array<TensorPointer> kept_tensors_; // there
-    std::size_t kept_bytes_ = 0, kept_count_ = 0;
 };
 
 } // namespace gpipe

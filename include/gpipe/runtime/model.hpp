@@ -25,7 +25,6 @@ struct UpdateSpec {
     SquaresFunction squares = nullptr; ///< of the gradient
     AddFunction add = nullptr;         ///< to the gradient, if it is tied or may be
     std::size_t elements = 0;          ///< of the tensor
-    std::size_t bytes = 0;             ///< of its slot
     float decay = 1;                   ///< its share of weight decay
     std::string_view type{};           ///< of its elements
 };
@@ -56,7 +55,6 @@ struct SpecsOf<Optimizer, Device, L, Tensors<Ts...>> {
             result = {&Work::template update<Element, Optimizer>, &Work::template squares<Element>,
                       add<Element>()};
         result.elements = T::size;
-        result.bytes = slot_bytes(T::bytes);
         result.type = type_name<Element>;
         return result;
     }

@@ -20,11 +20,9 @@
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
 
-// Once its info says that it is frozen: its backward is what gives the input's gradient, and
-// nothing is updated.
+// Once its info says that it is frozen: its backward is what gives the input's gradient.
 [[gnu::cold]] GPIPE_INLINE void freeze(LayerParts& layer) {
     if (layer.functions.weight_gradient) layer.functions.backward = layer.functions.input_gradient;
-    layer.updates = {layer.updates.data(), 0}; // what they would be is still there
 }
 
 // These layers and parameters, too. Throws std::invalid_argument where there is no such layer or
@@ -112,10 +110,8 @@ template <class Device, class Net> Model layers_of(Net const& net) {
 template <class Device, class Optimizer, class Net> Model parameters_of(Net const& net) {
     auto const updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
     Model model = layers_of<Device>(net);
-    Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
-        model.layers[layer].updates = updates[leaf];
-        if (model.infos[layer].frozen) freeze(model.layers[layer]);
-    });
+    Net::for_each_layer(
+        [&](std::size_t layer, std::size_t leaf) { model.layers[layer].updates = updates[leaf]; });
     return model;
 }
 

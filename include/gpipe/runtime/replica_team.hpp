@@ -38,8 +38,10 @@ template <class Chosen, class Net> class ReplicaTeam {
             for (std::size_t r = 1; r < count; ++r)
                 members_[r]->thread = std::thread([&, constants, options, own = members_[r].get()] {
                     try {
-                        own->machine.reset(new Machine<Device>(machine_parts<Chosen>(
-                            net, loss, optimizer, constants, options, device(options, own->rank))));
+                        auto of_device = device(options, own->rank);
+                        MachineWork work = machine_parts<Chosen>(net, loss, optimizer, constants,
+                                                                 options, of_device);
+                        own->machine.reset(new Machine<Device>(of_device, std::move(work)));
                     } catch (...) {
                         return wire_.leave(std::current_exception());
                     }

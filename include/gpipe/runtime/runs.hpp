@@ -26,8 +26,7 @@ template <DeviceRuntime Device> class Runs {
           host_sums_(device.allocate_host(
               tables_.loss_sums
                   ? 0
-                  : ((tables_.ranks.replicas * tables_.micro_batches + 2) * tables_.loss_row + 1) *
-                        sizeof(double))),
+                  : loss_bytes(tables_.micro_batches, tables_.ranks.replicas, tables_.loss_row))),
           mail_(device, tables_,
                 {tables_.sums + 1,
                  checks.squares() ? tables_.ranks.replicas * tables_.squares() : 0,
@@ -60,10 +59,6 @@ template <DeviceRuntime Device> class Runs {
     Tables const& tables() const { return tables_; }
     /// Whether updates are immediate.
     bool immediate() const { return end_.immediate; }
-    /// Whether a step may be committed on the devices although a layer of it threw.
-    bool commits_at_once() const {
-        return end_.immediate && calls_enqueue<Device> && joins_ranks<Device>;
-    }
 
     /// One more begins. Throws if an update was interrupted before.
     Run& begin(StepTable const& table, MiniBatch const& batch, RunArguments const& arguments) {
@@ -97,7 +92,7 @@ template <DeviceRuntime Device> class Runs {
                 batch.optionals(),
                 exchange_of(run, d, table.stream_of_device[d]),
                 false,
-                tables_.debug.calls.size() > 0,
+                tables_.debug.size() > 0,
                 {batch.inputs(), batch.others(), tables_.loss_sums, tables_.loss_row}};
         }
         run.batch = &batch;
@@ -120,7 +115,7 @@ template <DeviceRuntime Device> class Runs {
         return {&walker_, &run, &table};
     }
     /// The device gave up in the midst of it.
-    void interrupt(Run& run) {
+    [[gnu::cold]] void interrupt(Run& run) {
         run.ended = true;
         partly_updated_ = partly_updated_ || run.arguments.trains();
         if (!run.arguments.last) spoil(run, {.error = std::current_exception()});
@@ -145,8 +140,8 @@ template <DeviceRuntime Device> class Runs {
         if (!interrupted && !state.skipped && state.fault != StepFault::nothing) {
             Failure failure = detail::not_finite(tables_, state);
             run.failure.tell(FirstFailure::behind_actions(0), failure);
-            if (end_.immediate && state.fault == StepFault::gradient && run.arguments.updates &&
-                end_.immediately().has_updated(run))
+            if (calls_enqueue<Device> && end_.immediate && state.fault == StepFault::gradient &&
+                run.arguments.updates && end_.immediately().has_updated(run))
                 tear(run, failure);
         }
         // Its commit may not have seen that yet, where the first device has no update to wait for.
@@ -157,20 +152,7 @@ template <DeviceRuntime Device> class Runs {
                 other.failure.tell(FirstFailure::behind_actions(0), detail::begun_too_early());
             other.before = nullptr;
         }
-        if (!run.failed()) return;
-        last_failure_ = run.failure.get();
-        // What is put on queues behind a failure updates nothing: the commit has not been made, but
-        // on GPUs of several ranks under immediate updates, whose commit knows of no failure.
-        if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
-            (!calls_enqueue<Device> || !joins_ranks<Device> || state.committed))
-            partly_updated_ = true;
-        if (interrupted && state.committed && commits_at_once() &&
-            (partly_updated_ || !all_ended()))
-            tear(run, *last_failure_);
-        if (partly_updated_ && last_failure_->of == FailureOf::before)
-            last_failure_->error = detail::of_no_use(device_);
-        if (!run.arguments.last) spoil(run, *last_failure_);
-        std::rethrow_exception(last_failure_->error);
+        if (run.failed()) fail(run, interrupted);
     }
 
     /// See LossScale; may be set where no step is under way, and then give_states() be called.
@@ -222,17 +204,12 @@ template <DeviceRuntime Device> class Runs {
     std::optional<Failure> const& failure() const { return last_failure_; }
     /// Has it that this was it: of several runs that were under way the first that failed.
     void blame(std::optional<Failure> first) { last_failure_ = std::move(first); }
-    /// From the next run on, notes when every action runs: `actions` of the largest table, and
-    /// behind them what ends a step. What last() has is then of the last that has come to its end.
-    void time_actions(std::size_t actions, std::size_t ends) {
-        for (Run& run : runs_) run.time(actions, ends);
-    }
     /// From the next run on, calls this around each action, if it is any. Nothing is under way.
     void on_action(detail::ActionHook hook) {
         hook_ = std::move(hook);
         for (Run& run : runs_) run.hook = hook_ ? &hook_ : nullptr;
     }
-    /// That run.
+    /// The last run that has come to its end, whether it failed or not.
     Run const& last() const { return runs_[last_slot_]; }
 
   private:
@@ -245,8 +222,26 @@ template <DeviceRuntime Device> class Runs {
     void spoil(Run const& run, Failure failure) {
         spoilt_ = {run.mini_batch, run.arguments.before, std::move(failure)};
     }
+    // Throws what a run has failed with. `interrupted`: not only for what its commit has found.
+    [[noreturn, gnu::cold]] void fail(Run& run, bool interrupted) {
+        StepState const& state = mail_.state(run.arguments.slot);
+        last_failure_ = run.failure.get();
+        // What is put on queues behind a failure updates nothing: the commit has not been made, but
+        // on GPUs of several ranks under immediate updates, whose commit knows of no failure.
+        constexpr bool gpus_of_ranks = calls_enqueue<Device> && joins_ranks<Device>;
+        if (interrupted && run.updated.load(std::memory_order_relaxed) && device_.launched() &&
+            (!gpus_of_ranks || state.committed))
+            partly_updated_ = true;
+        if (interrupted && state.committed && end_.immediate && gpus_of_ranks &&
+            (partly_updated_ || !all_ended()))
+            tear(run, *last_failure_);
+        if (partly_updated_ && last_failure_->of == FailureOf::before)
+            last_failure_->error = detail::of_no_use(device_);
+        if (!run.arguments.last) spoil(run, *last_failure_);
+        std::rethrow_exception(last_failure_->error);
+    }
     // What is on streams behind it has gone on with what it has left.
-    void tear(Run const& run, Failure failure) {
+    [[gnu::cold]] void tear(Run const& run, Failure failure) {
         partly_updated_ = true;
         failure.error = detail::of_no_use(device_);
         for (Run& other : runs_)

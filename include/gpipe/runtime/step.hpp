@@ -3,7 +3,7 @@
 #include <gpipe/call/call.hpp>
 #include <gpipe/chain/info.hpp>
 #include <gpipe/core/compiled.hpp>
-#include <gpipe/runtime/lanes.hpp>
+#include <gpipe/schedule/action.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -53,13 +53,10 @@ struct alignas(64) Step {
     bool more = false;      ///< whether there is anything to do behind it: either of the next two
     bool publishes = false; ///< its position
     bool delivers = false;  ///< an evaluation's output
-    /// As in Action and LaneStep.
-    ///@{
-    std::uint32_t cell = 0;
-    std::uint32_t micro_batch = 0;
-    std::uint32_t stream = 0;
-    std::uint32_t position = 0;
-    ///@}
+    std::uint32_t cell = 0; ///< as in Action
+    std::uint32_t micro_batch = 0;  ///< likewise
+    std::uint32_t stream = 0;       ///< that it runs on
+    std::uint32_t position = 0;     ///< on its stream, from 1
     std::uint32_t first_wait = 0;   ///< among StepTable::waits: of this step's
     std::uint16_t waits = 0;        ///< how many: marks of other streams
     std::uint16_t waits_before = 0; ///< behind these, in the step before, if that may be under way

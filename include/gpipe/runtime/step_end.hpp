@@ -79,8 +79,9 @@ template <DeviceRuntime Device> class StepEnd {
         case Kind::commit:
         case Kind::send_commit:
             return commit_with_others(run, step);
-        case Kind::revoke:
-            return immediately().revoke(run, step.stream);
+        case Kind::revoke: // hosts look before they update
+            if constexpr (calls_enqueue<Device>) immediately().revoke(run, step.stream);
+            return;
         case Kind::take_state:
             return mail_.state(run.arguments.slot, step.device).put(device_, step.stream);
         default:
@@ -221,7 +222,6 @@ template <DeviceRuntime Device> class StepEnd {
         return apart && tables_.replicas.any() ? tables_.replicas.rows : tables_.updates;
     }
     bool shards() const { return tables_.replicas.replication.shards; }
-
     BufferMoves<Device> buffers() { return {device_, tables_}; }
     // Of all gradients, before the commit.
     bool sums_squares(Run const& run) const {

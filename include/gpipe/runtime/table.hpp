@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe {
@@ -60,24 +61,6 @@ struct StepTable {
 };
 
 namespace detail {
-
-GPIPE_INLINE Step base_step(Programs const& programs, LaneStep const& lane_step,
-                            std::size_t place) {
-    Action const& a = programs[lane_step.action];
-    Step step;
-    step.kind = a.kind;
-    step.publishes = step.more = lane_step.publishes;
-    step.cell = a.cell;
-    step.micro_batch = a.micro_batch;
-    step.stream = lane_step.stream;
-    step.position = lane_step.position;
-    step.first_wait = lane_step.first_wait;
-    step.waits = static_cast<std::uint16_t>(lane_step.waits);
-    step.place = static_cast<std::uint32_t>(place);
-    step.device = static_cast<std::uint32_t>(programs.device_of(a.cell));
-    step.action = lane_step.action;
-    return step;
-}
 
 // The place of each action in the linear order of the devices' programs, whatever copies there are;
 // of a copy, that of the last who made what it brings, of a fetch that of the first action that
@@ -144,15 +127,16 @@ GPIPE_INLINE std::size_t own_output(MemoryPlan const& plan, Located const& locat
 /// `lowered` with the addresses of all their `operands`. `arenas`: where each device's arena
 /// begins; `host`: the memory that copies go to or through.
 GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered,
-                                  Operands const& operands, Placement const& placement,
-                                  Lanes const& lanes, Array<std::byte*> const& arenas,
-                                  std::byte* host, bool evaluation = false) {
+                                  Operands const& operands, Placement const& placement, Lanes lanes,
+                                  Array<std::byte*> const& arenas, std::byte* host,
+                                  bool evaluation = false) {
     auto const place = detail::places(lowered, operands);
     Located const located(plan, operands, evaluation);
     PartTable const parts = plan.part_table(evaluation);
     StepTable table;
-    table.begin = lanes.begin;
-    table.waits = lanes.waits;
+    table.begin = std::move(lanes.begin);
+    table.steps = std::move(lanes.steps);
+    table.waits = std::move(lanes.waits);
     table.longest = static_cast<std::uint32_t>(lanes.longest);
     table.actions = lowered.programs.size();
     table.evaluation = evaluation;
@@ -165,26 +149,24 @@ GPIPE_INLINE StepTable step_table(MemoryPlan const& plan, Lowered const& lowered
     table.arenas = Array<std::byte*>(arenas.size() + 1);
     for (std::size_t d = 0; d < arenas.size(); ++d) table.arenas[d] = arenas[d];
     table.arenas[arenas.size()] = host;
-    table.steps = Array<Step>(lanes.steps.size());
     std::size_t addresses = 0;
-    for (LaneStep const& step : lanes.steps)
+    for (Step const& step : table.steps)
         addresses += detail::tensors_of(plan, lowered.programs[step.action], evaluation).addresses;
     table.addresses = Array<std::byte*>(addresses);
     addresses = 0;
-    for (std::size_t i = 0; i < lanes.steps.size(); ++i) {
-        std::uint32_t const action = lanes.steps[i].action;
-        Step& step = table.steps[i] =
-            detail::base_step(lowered.programs, lanes.steps[i], place[action]);
-        auto const tensors = detail::tensors_of(plan, lowered.programs[action], evaluation);
+    for (Step& step : table.steps) {
+        Action const& action = lowered.programs[step.action];
+        auto const tensors = detail::tensors_of(plan, action, evaluation);
+        step.place = static_cast<std::uint32_t>(place[step.action]);
         step.first_address = static_cast<std::uint32_t>(addresses);
         addresses += tensors.addresses;
-        step.calls = lowered.programs[action].edge;
+        step.calls = action.edge;
         if (ends_step(step.kind)) continue;
         // Layers may add offsets to where they have nothing.
         std::byte** const at = table.of(step);
         for (Region const r : {Region::nothing, Region::input, Region::output, Region::retained})
             at[static_cast<std::size_t>(r)] = arenas[step.device];
-        for (Operand const& operand : operands[action]) {
+        for (Operand const& operand : operands[step.action]) {
             Span const& there = located[operand.value];
             if (there.begin < there.end)
                 at[operand.address] =

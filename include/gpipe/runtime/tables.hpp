@@ -45,7 +45,7 @@ struct Tables {
 
     Model const* model = nullptr;  ///< whose tables they are; outlives them
     Calls calls;                   ///< by cell and CallList
-    DebugCalls debug;              ///< that these stand for, if they do
+    Array<DebugCall> debug;        ///< that these stand for, if they do
     Array<LayerMemory> layers;     ///< by layer
     Array<std::byte*> tensors;     ///< that those point to
     Array<CellRow> cells;          ///< by cell
@@ -107,6 +107,12 @@ struct Tables {
     /// Whether a device has this one of `updates`.
     bool has_row(std::size_t device, std::size_t row) const {
         return updates_at[device] <= row && row < updates_at[device + 1];
+    }
+    /// Which one has the row of an end of a tie, of parameters that are trained.
+    std::size_t device_of_end(std::size_t end) const {
+        std::size_t device = 0;
+        while (!has_row(device, tied[end])) ++device;
+        return device;
     }
     /// Whether a tie is of parameters that are trained.
     bool learns(Tie const& tie) const { return tied[tie.first] != no_row; }

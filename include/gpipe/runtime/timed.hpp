@@ -1,10 +1,12 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/memory/usage.hpp>
 #include <gpipe/runtime/action_hook.hpp>
 #include <gpipe/runtime/machine.hpp>
 #include <gpipe/runtime/machine_timeline.hpp>
 #include <gpipe/runtime/run.hpp>
+#include <gpipe/schedule/simulate.hpp>
 #include <gpipe/trace/timeline.hpp>
 
 #include <cstddef>
@@ -80,13 +82,18 @@ template <class Training> class Timed {
     /// by simulation, with the bytes in use; copies, and the waits for their room, take no time.
     template <class Cost>
     Timeline predicted_timeline(Cost const& cost, std::string_view title = {}) const {
-        return detail::predicted_timeline(machine(), cost, title);
+        auto const times = simulate<double>(machine().programs(), cost);
+        Timeline result = gpipe::timeline(machine().programs(), times, title);
+        result.memory(memory_usage(machine().plan(), times));
+        return result;
     }
     /// The idle share of the lanes' time that a step would have if cost(action) were what each
     /// action takes: the programs of neighbouring devices merged for each walker, with needs and
     /// nothing else to wait for.
     template <class Cost> double predicted_bubble(Cost cost) const {
-        return detail::idle_share(machine().merged(cost));
+        Lanes const lanes = machine().merged(cost);
+        double const available = lanes.makespan * static_cast<double>(lanes.lanes());
+        return available > 0 ? 1 - lanes.busy / available : 0;
     }
 
   private:

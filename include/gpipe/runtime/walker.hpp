@@ -137,39 +137,25 @@ template <DeviceRuntime Device> class Walker {
     template <bool observed>
     [[gnu::noinline]] void put_other(Run& run, StepTable const& table, Step const& step,
                                      std::size_t walker) {
-        if (!ends_step(step.kind)) {
-            if (run.ranges[step.micro_batch].count > 0 || copies().is_message(step))
-                copy<observed>(run, table, step, walker);
-        } else if (!StepWork<Device>::stops(run.failed()) && end_.does(run, step.kind)) {
-            if constexpr (observed) observe_end(run, step, walker, true);
-            end_.end(run, step);
-            if constexpr (observed) observe_end(run, step, walker, false);
-        }
+        bool const ends = ends_step(step.kind);
+        if (ends ? StepWork<Device>::stops(run.failed()) || !end_.does(run, step.kind)
+                 : run.ranges[step.micro_batch].count == 0 && !copies().is_message(step))
+            return;
+        if constexpr (observed) observe(run, step, walker, true);
+        ends ? end_.end(run, step) : copies().put(run, table, step);
+        if constexpr (observed) observe(run, step, walker, false);
     }
-    template <bool observed>
-    void copy(Run& run, StepTable const& table, Step const& step, std::size_t walker) {
-        if constexpr (observed) observe_copy(run, step, walker, true);
-        copies().put(run, table, step);
-        if constexpr (observed) observe_copy(run, step, walker, false);
-    }
-    // These are observed where the stream does them.
-    ///@{
-    void observe_copy(Run& run, Step const& step, std::size_t walker, bool begins) {
+    // Where the stream does it.
+    void observe(Run& run, Step const& step, std::size_t walker, bool begins) {
         device_.launch(step.stream, [this, &run, &step, walker, begins]() noexcept {
-            bool const ran = run.ranges[step.micro_batch].count > 0;
-            bool const sound = run.failure.place() > step.place;
-            if (begins && sound && ran) tell_hook(run, step, walker, true);
+            bool const ends = ends_step(step.kind); // of which a hook is not told
+            bool const ran = ends ? !run.failed() : run.ranges[step.micro_batch].count > 0;
+            bool const tells = !ends && ran && run.failure.place() > step.place;
+            if (begins && tells) tell_hook(run, step, walker, true);
             note(run, step, walker, begins, ran);
-            if (!begins && sound && ran) tell_hook(run, step, walker, false);
+            if (!begins && tells) tell_hook(run, step, walker, false);
         });
     }
-    void observe_end(Run& run, Step const& step, std::size_t walker, bool begins) {
-        if (run.times.empty()) return; // a hook is not told
-        device_.launch(step.stream, [&run, &step, walker, begins]() noexcept {
-            note(run, step, walker, begins, !run.failed());
-        });
-    }
-    ///@}
     static void note(Run& run, Step const& step, std::size_t walker, bool begins, bool ran) {
         if (run.times.empty()) return;
         ActionTime& time = run.times[step.action];
@@ -251,7 +237,7 @@ template <DeviceRuntime Device> class Walker {
         }
     }
 
-    void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
+    [[gnu::cold]] void fail(Run& run, Step const& step, std::size_t layer, Kind kind) noexcept {
         if (run.failed() && device_.spoilt()) return; // a consequence of the first
         run.failure.tell(step.place, {layer, tables_.name_of(layer), step.cell, step.micro_batch,
                                       kind, std::current_exception()});

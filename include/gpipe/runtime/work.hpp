@@ -55,6 +55,14 @@ struct StepChecks {
     constexpr bool squares() const { return clip > 0 || finite_gradients || scale.scales(); }
 };
 
+/// Bytes of the numbers that losses leave: a row for each micro-batch of each replica, two for
+/// their totals, and the norm of all gradients.
+GPIPE_INLINE constexpr std::size_t loss_bytes(std::size_t micro_batches, std::size_t replicas,
+                                              std::size_t row) {
+    std::size_t const rows = checked_sum(checked_product(micro_batches, replicas), 2);
+    return checked_product(checked_sum(checked_product(rows, row), 1), sizeof(double));
+}
+
 /// What a device that cannot read the host's memory holds of a step: a mini-batch of at most
 /// `samples` samples for each of `steps` steps, `sums` numbers of the loss per micro-batch and in
 /// all, those of as many replicas, the state, with the signs of so many joined ranks behind it, the
@@ -64,12 +72,10 @@ GPIPE_INLINE constexpr Staging step_staging(GroupSizes inputs, GroupSizes target
                                             std::size_t sums, std::size_t optimizer_bytes,
                                             std::size_t steps, bool squares = false,
                                             std::size_t ranks = 0, std::size_t replicas = 1) {
-    std::size_t const losses = checked_product(checked_product(micro_batches, replicas), sums);
     return {inputs,
             targets,
             samples,
-            checked_product(checked_sum(losses, checked_sum(checked_product(2, sums), 1)),
-                            sizeof(double)),
+            loss_bytes(micro_batches, replicas, sums),
             sign_of(ranks),
             optimizer_bytes,
             squares ? squares_workspace : 0,

@@ -178,12 +178,12 @@ class CellReversals {
     static constexpr std::size_t begin = 2; // of the numbers of segments
     // How far apart the numbers of segments and slots are, and how many there are of each.
     constexpr std::size_t stride() const {
-        return (dear_.size() + effort_.most_numbers - 1) / effort_.most_numbers;
+        return (expensive_.size() + effort_.most_numbers - 1) / effort_.most_numbers;
     }
-    constexpr std::size_t numbers() const { return (dear_.size() - 1) / stride() + 1; }
+    constexpr std::size_t numbers() const { return (expensive_.size() - 1) / stride() + 1; }
     // Of optimal(), which takes a time of up to layers^4.
     constexpr std::size_t budgets() const {
-        std::size_t const most = effort_.squares / (dear_.size() * dear_.size());
+        std::size_t const most = effort_.squares / (expensive_.size() * expensive_.size());
         return most < 2 ? 0 : std::min(effort_.budgets, most);
     }
     constexpr std::size_t count() const {

@@ -37,10 +37,11 @@ class DoneTogether {
     // All of them, with what was wrong here, or else there.
     template <class All>
     [[noreturn]] void fail(All& all, std::string const& path, char const* what) const {
-        std::string const words = told_by(all, who_, error_);
+        Words words(error_);
+        spread(all, who_, words.text);
         if (error_) std::rethrow_exception(error_);
         throw StateError("gpipe: " + path + ": rank " + std::to_string(who_) + " could not " +
-                         what + ": " + words);
+                         what + ": " + words.text);
     }
 
   private:

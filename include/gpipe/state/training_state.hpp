@@ -111,7 +111,8 @@ GPIPE_STATE_INLINE void add_lasting(TrainingState& state, std::string name, Tens
 template <class Device>
 TrainingState state_of(Machine<Device>& machine, std::vector<LayerState> const& layers,
                        std::string optimizer) {
-    machine.engine().check_whole();
+    machine.finish();
+    machine.engine().runs().refuse_if_torn();
     TrainingState state;
     state.optimizer = std::move(optimizer);
     state.seed = machine.engine().seed();
