@@ -534,5 +534,5 @@ TEST_CASE("the search finds the lowest placement of a few, and no bound is above
         }
         lower_than_at_once += lowest < some.most_at_once();
     }
-    CHECK(lower_than_at_once > 10);
+    CHECK(lower_than_at_once > (toy::sanitized ? 5u : 50u));
 }
