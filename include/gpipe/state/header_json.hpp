@@ -188,11 +188,11 @@ GPIPE_STATE_INLINE std::string header_text(std::vector<Entry> const& tensors,
     }
     for (Entry const& entry : tensors) {
         std::string shape;
-        for (std::uint64_t const extent : entry.shape)
-            shape += (shape.empty() ? "" : ",") + std::to_string(extent);
-        member(entry.name) += "{\"dtype\":\"" + std::string(info(entry.dtype).name) +
-                              "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
-                              std::to_string(entry.begin) + ',' + std::to_string(entry.end) + "]}";
+        for (std::uint64_t const extent : entry.shape) // g++ 12 warns of "text" + a string
+            (shape += shape.empty() ? "" : ",") += std::to_string(extent);
+        ((member(entry.name) += "{\"dtype\":\"") += info(entry.dtype).name) += "\",\"shape\":[";
+        ((text += shape) += "],\"data_offsets\":[") += std::to_string(entry.begin);
+        ((text += ',') += std::to_string(entry.end)) += "]}";
     }
     return text += '}';
 }
