@@ -11,8 +11,6 @@
 #include <gpipe/probe/chain_profile.hpp>
 #include <gpipe/probe/gradient_report.hpp>
 #include <gpipe/runtime/joined.hpp>
-#include <gpipe/schedule/peak_bytes.hpp>
-#include <gpipe/search/best_schedule.hpp>
 #include <gpipe/trace/chrome.hpp>
 #include <gpipe/trace/compare.hpp>
 #include <gpipe/trace/svg.hpp>

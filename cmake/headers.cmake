@@ -299,7 +299,6 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/offloads.hpp
     include/gpipe/schedule/one_forward_one_backward.hpp
     include/gpipe/schedule/order.hpp
-    include/gpipe/schedule/peak_bytes.hpp
     include/gpipe/schedule/programs.hpp
     include/gpipe/schedule/schedule.hpp
     include/gpipe/schedule/schedule_catalogue.hpp
@@ -309,7 +308,6 @@ set(GPIPE_HEADERS
     include/gpipe/schedule/zero_bubble.hpp
     include/gpipe/schedule/zero_bubble_v.hpp
     include/gpipe/schedule_for.hpp
-    include/gpipe/search/best_schedule.hpp
     include/gpipe/search/cut_for.hpp
     include/gpipe/search/device_choice.hpp
     include/gpipe/search/device_rows.hpp

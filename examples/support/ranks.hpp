@@ -73,10 +73,11 @@ inline bool is_launched() {
             ::execvp(list[0], list.data());
         ::_exit(none);
     }
+    if (child < 0) throw UsageError("--ranks needs another process, and there is none");
     ::close(ends[1]);
     std::signal(SIGINT, SIG_IGN); // a terminal tells mpirun, whose end is waited for
     char part[4096];
-    for (ssize_t size = 1; size != 0 && child > 0;) {
+    for (ssize_t size = 1; size != 0;) {
         size = ::read(ends[0], part, sizeof part);
         if (size < 0 && errno != EINTR) break;
         if (size <= 0) continue;
@@ -84,7 +85,7 @@ inline bool is_launched() {
         std::fflush(stdout);
     }
     int status = none << 8;
-    while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     if (WIFEXITED(status) && WEXITSTATUS(status) == none)
         throw UsageError("--ranks needs mpirun, and there is none (Debian: openmpi-bin)");
     std::exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));

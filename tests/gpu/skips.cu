@@ -1,6 +1,7 @@
 // Skips and ties between kernels: one skip in the other, one that crosses both, over the cells'
 // ends, and one table that an embedding and a head share. With any number of devices, links and
 // graphs all is as on the host, in every bit.
+#include "support/bodies.hpp"
 #include "support/on_gpu.hpp"
 
 #include <gpipe/check_gradients.hpp>
@@ -65,41 +66,6 @@ struct Embedding {
 };
 
 /// A token's scores: its row times each of the table's, and a bias, which is not tied.
-struct Scored {
-    Real const *x, *table, *bias;
-    Real* y;
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const {
-        std::size_t const t = i / classes, c = i % classes;
-        Real sum = bias[c];
-        for (std::size_t d = 0; d < width; ++d) sum += x[t * width + d] * table[c * width + d];
-        y[i] = sum;
-    }
-};
-struct ScoredInput {
-    Real const *table, *dy;
-    Real* dx;
-    GPIPE_HOST_DEVICE void operator()(std::size_t i) const {
-        Real sum = 0;
-        for (std::size_t c = 0; c < classes; ++c)
-            sum += dy[i / width * classes + c] * table[c * width + i % width];
-        dx[i] = sum;
-    }
-};
-/// By number of the table, and then by bias.
-struct ScoredGradient {
-    std::size_t count; // of tokens
-    Real const *x, *dy;
-    Real *dtable, *dbias;
-    GPIPE_HOST_DEVICE void operator()(std::size_t at) const {
-        bool const of_table = at < classes * width;
-        std::size_t const c = of_table ? at / width : at - classes * width;
-        for (std::size_t t = 0; t < count; ++t)
-            if (of_table)
-                dtable[at] += dy[t * classes + c] * x[t * width + at % width];
-            else
-                dbias[c] += dy[t * classes + c];
-    }
-};
 struct Head {
     using Input = Row;
     using Output = Targets;
@@ -111,7 +77,9 @@ struct Head {
     }
     void forward(auto& ctx, auto x, auto y) const {
         auto [table, bias] = ctx.parameters();
-        launch(ctx.stream(), y.size(), Scored{x.data(), table.data(), bias.data(), y.data()});
+        launch(ctx.stream(), y.size(),
+               toy::body::LinearForward<Real, width, classes>{table.data(), bias.data(), x.data(),
+                                                              y.data()});
     }
     void backward(auto& ctx, auto x, auto dy, auto dx) const {
         weight_gradient(ctx, x, dy);
@@ -119,12 +87,14 @@ struct Head {
     }
     void input_gradient(auto& ctx, auto, auto dy, auto dx) const {
         launch(ctx.stream(), dx.size(),
-               ScoredInput{gpipe::get<0>(ctx.parameters()).data(), dy.data(), dx.data()});
+               toy::body::LinearBackward<Real, width, classes>{
+                   gpipe::get<0>(ctx.parameters()).data(), dy.data(), dx.data()});
     }
     void weight_gradient(auto& ctx, auto x, auto dy) const {
         auto [dtable, dbias] = ctx.gradients();
-        launch(ctx.stream(), classes * width + classes,
-               ScoredGradient{x.size() / width, x.data(), dy.data(), dtable.data(), dbias.data()});
+        using Body = toy::body::LinearGradients<Real, width, classes>;
+        launch(ctx.stream(), Body::count,
+               Body{x.size() / width, x.data(), dy.data(), dtable.data(), dbias.data()});
     }
 };
 

@@ -1,11 +1,10 @@
-// The family of schedules as constants: programs, bubbles, peaks and the choice between them, each
-// within the default limits of every compiler.
+// The family of schedules as constants: programs, bubbles and peaks, each within the default limits
+// of every compiler.
 #include <gpipe/checkpoint/checkpointing.hpp>
 #include <gpipe/schedule/check_schedule.hpp>
 #include <gpipe/schedule/schedule_catalogue.hpp>
 #include <gpipe/schedule/simulate.hpp>
 #include <gpipe/schedule/verify.hpp>
-#include <gpipe/search/best_schedule.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -74,23 +73,11 @@ static_assert(time(0, gpipe::unlimited<std::int64_t>) == 7 * (4 + 2));
 static_assert(time(1, gpipe::unlimited<std::int64_t>) == 7 * (4 + 2) + 2 * 2);
 static_assert(time(1, 4) == 7 * (4 + 2) + 2 * 2 * (1 + 2)); // 2 per transfer, hidden but for ends
 
-// The catalogue, and a choice out of it.
+// The catalogue.
 static_assert(catalogue(4).size() == schedules().entries().size());
 static_assert(find_schedule("BreadthFirst", 4).cells_per_device() == 4);
 static_assert(find_schedule("DualPipeV", 1).least_micro_batches(3) == 6);
 static_assert(find_schedule("Interleaved1F1B-3").programs(2, 4).cells() == 6);
-constexpr BestSchedule best(double bytes) {
-    ScheduleProblem problem{.devices = 3, .micro_batches = 4, .most_cells_per_device = 1};
-    problem.share = {.forward = 1, .recompute = 1, .input_gradient = 1, .weight_gradient = 1};
-    problem.activation_bytes = 100;
-    problem.boundary_bytes = 10;
-    problem.bytes = bytes;
-    return best_schedule(problem, gpipe::checkpoint::Never{}, gpipe::checkpoint::ExceptLast{});
-}
-static_assert(best(1000).best().schedule.name() == "ZeroBubbleH1");
-static_assert(best(140).best().schedule.name() == "OneForwardOneBackward");
-static_assert(best(140).best().checkpointing == "except-last");
-static_assert(!best(139) && best(139).best().short_by == 1);
 
 // The proof as Training has it done: of 24,576 actions where a device has two cells and backwards
 // come in two halves, of 32,768 with recomputes.

@@ -444,11 +444,11 @@ using gpipe::detail::Lifetime;
 struct Lifetimes {
     std::uint32_t slices;
     gpipe::Array<Lifetime> all;
-    std::vector<bool> apart; // by pair
+    std::vector<bool> shares; // by pair
 
     Lifetimes(std::mt19937& random, std::size_t most)
         : slices(1 + static_cast<std::uint32_t>(random() % 6)), all(random() % most),
-          apart(all.size() * all.size()) {
+          shares(all.size() * all.size()) {
         for (Lifetime& one : all) {
             one.begin = static_cast<std::uint32_t>(random() % slices);
             one.end = one.begin + static_cast<std::uint32_t>(random() % (slices - one.begin));
@@ -456,15 +456,15 @@ struct Lifetimes {
         }
         for (std::size_t a = 0; a < all.size(); ++a)
             for (std::size_t b = 0; b < a; ++b)
-                apart[a * all.size() + b] = apart[b * all.size() + a] = random() % 5 == 0;
+                shares[a * all.size() + b] = shares[b * all.size() + a] = random() % 5 == 0;
     }
-    static bool may(void const* of, std::uint32_t a, std::uint32_t b) {
+    static bool share(void const* of, std::uint32_t a, std::uint32_t b) {
         auto const& self = *static_cast<Lifetimes const*>(of);
-        return self.apart[a * self.all.size() + b];
+        return self.shares[a * self.all.size() + b];
     }
     bool meet(std::size_t a, std::size_t b) const {
         return all[a].begin <= all[b].end && all[b].begin <= all[a].end &&
-               !apart[a * all.size() + b];
+               !shares[a * all.size() + b];
     }
     std::size_t most_at_once() const {
         std::size_t most = 0;
@@ -515,16 +515,16 @@ TEST_CASE("the search finds the lowest placement of a few, and no bound is above
         for (std::uint32_t v = 0; v < all.size(); ++v) order[v] = v;
         std::sort(order.begin(), order.end(),
                   [&](std::uint32_t a, std::uint32_t b) { return all[a].bytes > all[b].bytes; });
-        gpipe::detail::Apart const apart{Lifetimes::may, &some};
+        gpipe::detail::MayShare const may_share{Lifetimes::share, &some};
         std::size_t const lowest = some.lowest();
-        gpipe::detail::LifetimePlacer const placer(all, some.slices, apart);
-        REQUIRE(placer.surely_apart(order) <= lowest);
+        gpipe::detail::LifetimePlacer const placer(all, some.slices, may_share);
+        REQUIRE(placer.clique_bytes(order) <= lowest);
         gpipe::detail::LifetimePlacer const of_slices(all, some.slices, {});
-        REQUIRE(of_slices.surely_apart(order) == some.most_at_once());
+        REQUIRE(of_slices.clique_bytes(order) == some.most_at_once());
         gpipe::Array<std::size_t> at(all.size());
         std::size_t const height =
             gpipe::detail::lower(all, some.slices, 0, at, gpipe::detail::ValuePlacer::too_high,
-                                 std::size_t{1} << 14, apart);
+                                 std::size_t{1} << 14, may_share);
         REQUIRE(height == (all.empty() ? gpipe::detail::ValuePlacer::too_high : lowest));
         for (std::size_t a = 0; a < all.size(); ++a) {
             REQUIRE(at[a] + all[a].bytes <= height);

@@ -3,6 +3,7 @@
 #include <gpipe/core/compiled.hpp>
 #include <gpipe/layer/random.hpp>
 #include <gpipe/memory/locate.hpp>
+#include <gpipe/plan/simulate_lowered.hpp>
 #include <gpipe/plan/walk_order.hpp>
 
 #include <cstddef>
@@ -38,44 +39,33 @@ inline constexpr std::uint32_t cost_draws = 32;
     return result;
 }
 
-// How long a step takes that is walked so, each action after the one before on its stream and after
-// what it needs: all these come before it in the walk's order.
-[[gnu::cold]] GPIPE_INLINE std::uint64_t step_time(Walk const& walk, Needs const& needs,
-                                                   Array<std::uint64_t> const& costs) {
-    Array<std::uint64_t> end(costs.size()), clock(walk.streams);
-    std::uint64_t last = 0;
-    for (std::uint32_t const i : walk.order) {
-        std::uint64_t& now = clock[walk.stream[i]];
-        for (std::uint32_t const needed : needs[i]) now = now < end[needed] ? end[needed] : now;
-        end[i] = now += costs[i];
-        last = last < now ? now : last;
-    }
-    return last;
-}
-
 // Of plans that differ in where values lie, with ever fewer bytes, the last with which a step
 // takes as long as with the first, but for a hundredth and in all draws but a twentieth. At the
 // costs that are planned it does anyway.
-[[gnu::cold]] GPIPE_INLINE std::size_t choose_slack(Array<MemoryPlan> const& plans) {
+[[gnu::cold]] GPIPE_INLINE std::size_t choose_slack(Array<MemoryPlan>& plans) {
     constexpr std::uint32_t most_late = cost_draws / 20;
-    MemoryPlan const& first = plans[0];
-    Walk const walk = walk_of(first.lowered);
-    Array<Needs> needs(plans.size());
+    Walk const walk = walk_of(plans[0].lowered);
     Array<std::uint32_t> late(plans.size(), most_late + 1);
     std::size_t left = 0; // that may be chosen
     for (std::size_t p = plans.size(); p-- > 0;) {
         bool const saves = p > 0 && plans[p].total() < plans[p - 1].total();
         if (!saves && (p > 0 || left == 0)) continue;
-        needs[p] = find_needs(walk, first.operands, Located(plans[p]));
+        plans[p].lowered.needs = find_needs(walk, plans[p].operands, Located(plans[p]));
         late[p] = 0;
         ++left;
     }
     for (std::uint32_t draw = 0; draw < cost_draws && left > 1; ++draw) {
-        Array<std::uint64_t> const costs = drawn_costs(first.lowered.programs, draw);
-        std::uint64_t const without = step_time(walk, needs[0], costs);
+        Array<std::uint64_t> const costs = drawn_costs(plans[0].lowered.programs, draw);
+        auto const makespan = [&](MemoryPlan const& plan) {
+            auto const cost = [&](Action const& a) {
+                return costs[static_cast<std::size_t>(&a - plan.lowered.programs.actions())];
+            };
+            return simulate<std::uint64_t>(plan.lowered, cost).makespan;
+        };
+        std::uint64_t const without = makespan(plans[0]);
         for (std::size_t p = 1; p < plans.size(); ++p) {
             if (late[p] > most_late) continue;
-            late[p] += 100 * step_time(walk, needs[p], costs) > 101 * without;
+            late[p] += 100 * makespan(plans[p]) > 101 * without;
             left -= late[p] > most_late;
         }
     }

@@ -64,20 +64,19 @@ struct Lifetime {
     return most;
 }
 
-// Which two of some lifetimes may lie in the same bytes though their slices overlap: none.
-struct Apart {
-    bool (*may)(void const* of, std::uint32_t a,
-                std::uint32_t b) = nullptr; // or those that it says
+// Which two of some lifetimes may share bytes though their slices overlap: null, no two.
+struct MayShare {
+    bool (*share)(void const* of, std::uint32_t a, std::uint32_t b) = nullptr;
     void const* of = nullptr;
 
-    bool operator()(std::uint32_t a, std::uint32_t b) const { return may && may(of, a, b); }
+    bool operator()(std::uint32_t a, std::uint32_t b) const { return share && share(of, a, b); }
 };
 
 // Places lifetimes one by one, in any order, each as low as those let it that were before: below
 // the height there are no bytes that nobody ever has.
 class LifetimePlacer {
   public:
-    LifetimePlacer(Array<Lifetime> const& all, std::uint32_t slices, Apart const& apart)
+    LifetimePlacer(Array<Lifetime> const& all, std::uint32_t slices, MayShare const& may_share)
         : all_(all), begin_(all.size() + 1), is_near_(all.size()), placed_(all.size()) {
         Array<std::uint32_t> starts(slices + 1); // by slice: where those stand that begin in it
         Array<std::uint32_t> by_start(all.size());
@@ -95,7 +94,7 @@ class LifetimePlacer {
                 std::uint32_t const o = by_start[other];
                 too_many_ = ++looks > 4 * most_pairs || count + 2 > pairs.size();
                 if (too_many_) break;
-                if (apart(v, o)) continue;
+                if (may_share(v, o)) continue;
                 pairs[count++] = v;
                 pairs[count++] = o;
                 ++begin_[v + 1], ++begin_[o + 1];
@@ -146,7 +145,7 @@ class LifetimePlacer {
     // The bytes of some that live at a moment and of which no two may lie over each other: no
     // placement has a lower height. For each moment the first in the order, then each that fits to
     // those before.
-    std::size_t surely_apart(Array<std::uint32_t> const& order) const {
+    std::size_t clique_bytes(Array<std::uint32_t> const& order) const {
         constexpr std::size_t most_looks = std::size_t{1} << 18;
         Array<std::uint32_t> chosen(all_.size(), nobody); // for whose moment
         std::size_t most = 0, looks = 0;
@@ -155,11 +154,11 @@ class LifetimePlacer {
             std::size_t bytes = 0, size = 0;
             for (std::uint32_t const v : order) {
                 if (all_[v].begin > now || all_[v].end < now) continue;
-                std::size_t apart = 0; // from so many that are chosen
+                std::size_t near = 0; // so many that are chosen
                 for (std::uint32_t o = begin_[v]; o < begin_[v + 1]; ++o)
-                    apart += chosen[others_[o]] == n;
+                    near += chosen[others_[o]] == n;
                 looks += begin_[v + 1] - begin_[v];
-                if (apart < size) continue;
+                if (near < size) continue;
                 chosen[v] = n;
                 bytes += all_[v].bytes;
                 ++size;
@@ -206,9 +205,9 @@ GPIPE_INLINE constexpr std::size_t looks_per_device(std::size_t devices) {
 [[gnu::cold]] GPIPE_INLINE std::size_t lower(Array<Lifetime> const& all, std::uint32_t slices,
                                              std::size_t bound, Array<std::size_t>& at,
                                              std::size_t height, std::size_t looks,
-                                             Apart const& apart) {
+                                             MayShare const& may_share) {
     if (height <= bound || all.empty()) return height;
-    LifetimePlacer placer(all, slices, apart);
+    LifetimePlacer placer(all, slices, may_share);
     if (placer.too_many()) return height;
     constexpr int patience = 12;
     Array<std::uint32_t> order(all.size());
@@ -245,7 +244,7 @@ GPIPE_INLINE constexpr std::size_t looks_per_device(std::size_t devices) {
         sort_keyed(keyed.data(), keyed.size());
         for (std::size_t v = 0; v < order.size(); ++v)
             order[v] = static_cast<std::uint32_t>(keyed[v].rest);
-        if (begin == 0) bound = std::max(bound, placer.surely_apart(order));
+        if (begin == 0) bound = std::max(bound, placer.clique_bytes(order));
         std::size_t const until = placer.looks() + looks;
         Array<std::uint32_t> best;
         std::size_t lowest = std::numeric_limits<std::size_t>::max(); // from this beginning

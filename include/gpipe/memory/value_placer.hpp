@@ -83,9 +83,9 @@ class ValuePlacer {
         if (size == 0) placed.height = 0;
         if (size > most_placed) return;
         std::size_t const bound = std::max(enough, live_bytes(surely, slices_ + 1));
-        Overlaps const overlaps{*this, values, slack};
+        Sharing const sharing{*this, values, slack};
         placed.height = lower(all, slices_ + 1, bound, placed.at, placed.height, looks,
-                              {Overlaps::may, &overlaps});
+                              {Sharing::share, &sharing});
     }
     // As slots and parts, which a plan has anyway.
     PlacedValues in_slots(std::size_t device) const {
@@ -123,13 +123,13 @@ class ValuePlacer {
     };
 
     // For lower(), of some values.
-    struct Overlaps {
+    struct Sharing {
         ValuePlacer const& placer;
         Array<std::uint32_t> const& values;
         std::size_t slack;
 
-        static bool may(void const* of, std::uint32_t a, std::uint32_t b) {
-            auto const& [placer, values, slack] = *static_cast<Overlaps const*>(of);
+        static bool share(void const* of, std::uint32_t a, std::uint32_t b) {
+            auto const& [placer, values, slack] = *static_cast<Sharing const*>(of);
             Life const& one = placer.lives_[values[a]];
             Life const& other = placer.lives_[values[b]];
             if (one.is_own && other.is_own) return false; // slices say all
