@@ -197,6 +197,7 @@ set(GPIPE_HEADERS
     include/gpipe/plan/replication.hpp
     include/gpipe/plan/segments.hpp
     include/gpipe/plan/simulate_lowered.hpp
+    include/gpipe/plan/stage.hpp
     include/gpipe/plan/sweep.hpp
     include/gpipe/plan/value.hpp
     include/gpipe/plan/walk_order.hpp

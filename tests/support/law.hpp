@@ -421,7 +421,7 @@ class Definition {
         std::byte* const output = at(gpipe::Region::output);
         std::byte* const block = at(gpipe::Region::retained);
         move(out ? block : input, out ? output : block, retained);
-        if (plan_.cells[step.cell].input_moves)
+        if (plan_.cells[step.cell].input_moves && (out ? input : output))
             move(out ? input : input + retained, out ? output + retained : output,
                  plan_.lowered.edges[step.cell - 1].bytes);
         return result;
@@ -515,6 +515,26 @@ inline bool covers(std::vector<Work> const& operands, std::vector<Work> const& d
         for (Piece const& piece : work.writes)
             if (!within(piece, true)) return false;
     }
+    return true;
+}
+
+/// Whether all that the operands of an action read is touched by what is done: what is read in vain
+/// lives too long. `retained`: of a cell that offloads, which comes back as a whole.
+inline bool touches_all(std::vector<Work> const& operands, std::vector<Work> const& done,
+                        std::byte const* retained) {
+    auto const touched = [&](Piece const& read) {
+        auto const here = [&](Piece const& one) {
+            return one.at < read.at + read.bytes && read.at < one.at + one.bytes;
+        };
+        return std::any_of(done.begin(), done.end(), [&](Work const& work) {
+            return std::any_of(work.reads.begin(), work.reads.end(), here) ||
+                   std::any_of(work.writes.begin(), work.writes.end(), here);
+        });
+    };
+    for (Work const& work : operands)
+        for (Piece const& piece : work.reads)
+            if (piece.bytes > 0 && !piece.lasts && piece.at != retained && !touched(piece))
+                return false;
     return true;
 }
 

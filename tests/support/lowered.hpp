@@ -11,12 +11,20 @@
 // Tables of programs alone, whatever their cells hold: what a plan makes of a chain.
 namespace toy {
 
-/// From every cell to the next: edge c - 1 ends at cell c.
+/// In any way of a cell.
+constexpr void read_in(gpipe::CallReads& reads, gpipe::Stage stage) {
+    for (std::size_t way = 0; way < gpipe::way_evaluates; ++way) reads.add(way, stage);
+}
+
+/// From every cell to the next: edge c - 1 ends at cell c, whose recompute and backward read it.
 constexpr gpipe::Edges neighbours(std::size_t cells) {
     gpipe::Array<gpipe::Edge> all(cells > 0 ? cells - 1 : 0);
     for (std::uint32_t e = 0; e < all.size(); ++e) {
         all[e].from = e;
         all[e].to = e + 1;
+        read_in(all[e].taker_reads, gpipe::Stage::recompute);
+        read_in(all[e].taker_reads, gpipe::Stage::backward);
+        read_in(all[e].giver_takes, gpipe::Stage::backward);
     }
     return {cells, static_cast<gpipe::Array<gpipe::Edge>&&>(all)};
 }

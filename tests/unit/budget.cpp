@@ -312,12 +312,16 @@ TEST_CASE("no policy that reverses each cell by itself is faster on a device and
 TEST_CASE("no step is shorter and fits: not within fewer bytes, nor under any of the policies") {
     std::size_t compared = 0;
     std::size_t shorter = 0; // than each device for itself would have it
+    std::size_t problems = 0, exact = 0;
     each_problem(51, 13, [&](Problem& problem, auto& random) {
         BudgetSearch search(problem.problem, in_full);
         BudgetSearch alone(problem.problem, by_device);
         Others const all(problem, true);
         std::size_t const least = search.fit(0).least_bytes;
-        CHECK(least == alone.fit(0).least_bytes);
+        // A device by itself takes its boundaries for as large as those of other reversals.
+        CHECK(least <= alone.fit(0).least_bytes);
+        exact += least == alone.fit(0).least_bytes;
+        ++problems;
         std::size_t const most = *std::max_element(all.needs.begin(), all.needs.end());
         double before = std::numeric_limits<double>::infinity();
         for (std::size_t const bytes : budgets(random, least, most)) {
@@ -338,8 +342,11 @@ TEST_CASE("no step is shorter and fits: not within fewer bytes, nor under any of
             ++compared;
         }
     });
-    MESSAGE(shorter << " of " << compared << " steps shorter");
+    MESSAGE(shorter << " of " << compared
+                    << " steps shorter; each device for itself finds the least "
+                    << "bytes of " << exact << " of " << problems << " problems");
     CHECK((shorter > 0 || toy::sanitized));
+    CHECK((10 * exact >= 9 * problems || toy::sanitized));
 }
 
 TEST_CASE("where backwards come in halves no budget is the worse for it, and larger ones keep them "

@@ -60,10 +60,18 @@ struct Slots {
         for (std::size_t e = 0; e < edges.size(); ++e) {
             edges[e].link = links[e + 1];
             edges[e].gradient = uses.gradient;
-            edges[e].taker_reverses = uses.taker_reverses;
-            edges[e].taker_weighs = uses.taker_weighs;
-            edges[e].giver_reverses = uses.giver_reverses;
-            edges[e].giver_weighs = uses.giver_weighs;
+            using enum gpipe::Stage;
+            gpipe::CallReads taker, giver, takes;
+            toy::read_in(taker, recompute);
+            toy::read_in(takes, backward);
+            if (uses.taker_reverses) toy::read_in(taker, backward);
+            if (uses.taker_weighs) toy::read_in(taker, weight_gradient);
+            if (uses.giver_reverses) toy::read_in(giver, backward);
+            if (uses.giver_weighs) toy::read_in(takes, weight_gradient);
+            if (uses.giver_reverses && uses.giver_weighs) toy::read_in(giver, weight_gradient);
+            edges[e].taker_reads = taker;
+            edges[e].giver_reads = giver;
+            edges[e].giver_takes = takes;
         }
         lowered = toy::lower(programs, edges);
         auto values = toy::any_cells(cells);

@@ -59,25 +59,6 @@ struct Reversal {
     constexpr std::size_t layers() const { return forward.size(); }
 };
 
-/// When layer 0 runs again.
-struct FirstLayerAgain {
-    bool at_all = false;      ///< whether it does
-    bool in_backward = false; ///< behind the first backward
-};
-/// @cond
-GPIPE_INLINE constexpr FirstLayerAgain first_layer_again(Reversal const& reversal) {
-    FirstLayerAgain again;
-    bool begun = false;
-    for (ReversalStep const& step : reversal.steps) {
-        begun = begun || step.backward;
-        if (step.backward || step.layer > 0) continue;
-        again.at_all = true;
-        again.in_backward = again.in_backward || begun;
-    }
-    return again;
-}
-/// @endcond
-
 /// Whether a sound reversal begins with layers that run again: a recompute runs those.
 GPIPE_INLINE constexpr bool begins_again(Reversal const& reversal) {
     return !reversal.steps.empty() && !reversal.steps[0].backward;

@@ -34,14 +34,15 @@ class BytePlanner {
                           Array<bool> const& stays)
         : plan_(plan), chain_(request.chain), programs_(programs), reversals_(reversals),
           choose_(choose), stays_(stays), cells_(programs.cells()),
-          micro_batches_(programs.micro_batches()), recomputes_(cells_), halves_(cells_),
-          weight_steps_(cells_), ways_(programs) {
+          micro_batches_(programs.micro_batches()), recomputes_(cells_), ways_(programs) {
         plan_.first = request.first;
         plan_.capacity = request.capacity;
         plan_.cells = Array<CellValues>(cells_);
         plan_.in_flight = in_flight_by_cell(programs);
-        look_at_programs();
+        for (Action const& a : programs_)
+            if (a.kind == Kind::recompute) recomputes_[a.cell] = true;
         find_edges(request.links);
+        find_readers();
         find_values();
         plan_.parts =
             place_parts(programs_, static_cast<Ways&&>(ways_), request.tightness, maker(false));
@@ -55,27 +56,6 @@ class BytePlanner {
     }
     constexpr bool learns(std::size_t c) const {
         return chain_.lowest_learner < plan_.first[c + 1];
-    }
-    // Whether the weight gradient of a layer runs apart from the rest of its backward, and whether
-    // the layer runs again with it.
-    constexpr bool runs_apart(std::size_t c, std::size_t layer) const {
-        return !halves_[c].empty() && halves_[c][layer - plan_.first[c]] != WeightHalf::at_once;
-    }
-    constexpr bool runs_again_apart(std::size_t c, std::size_t layer) const {
-        for (ReversalStep const& step : weight_steps_[c])
-            if (!step.backward && step.layer == layer - plan_.first[c]) return true;
-        return false;
-    }
-    constexpr void look_at_programs() {
-        for (Action const& a : programs_) {
-            if (a.kind == Kind::recompute) recomputes_[a.cell] = true;
-            if (a.kind == Kind::weight_gradient && halves_[a.cell].empty()) find_halves(a.cell);
-        }
-    }
-    constexpr void find_halves(std::size_t c) {
-        halves_[c] =
-            weight_halves(reversals_[c], chain_.layers, chain_.lowest_learner, plan_.first[c]);
-        weight_steps_[c] = weight_steps(reversals_[c], halves_[c]);
     }
     // First those between neighbours, then a skip each, if it leaves its cell.
     constexpr void find_edges(Array<Link> const& links) {
@@ -106,14 +86,6 @@ class BytePlanner {
             std::size_t const c = edge.to;
             edge.gradient = chain_.lowest_learner < plan_.first[c];
             if (!links.empty()) edge.link = links[c];
-            bool const again = first_layer_again(reversals_[c]).in_backward;
-            edge.taker_reverses =
-                learns(c) &&
-                (again || (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input));
-            edge.taker_weighs = runs_again_apart(c, plan_.first[c]) ||
-                                (runs_apart(c, plan_.first[c]) && bottom(c).reads_input);
-            edge.giver_reverses = edge.gradient && top(edge.from).reads_output;
-            edge.giver_weighs = runs_apart(edge.from, plan_.first[c] - 1);
             edge.bytes = bottom(c).input.slots(plan_.capacity);
             edge.gradient_bytes =
                 edge.gradient ? bottom(c).input_gradient.slots(plan_.capacity) : 0;
@@ -123,18 +95,46 @@ class BytePlanner {
     constexpr Edge skip_edge(SkipPair const& skip, Link link) const {
         Edge edge{cell_of(plan_.first, skip.from), cell_of(plan_.first, skip.to),
                   chain_.wants_gradient(skip), link};
-        bool const learns = chain_.lowest_learner <= skip.to;
-        // Piece by piece, who pops may run again in the backward.
-        bool const in_pieces = !is_whole(reversals_[edge.to]);
-        edge.taker_reverses = in_pieces ? this->learns(edge.to)
-                                        : learns && chain_.layers[skip.to].skips.backward_reads;
-        edge.taker_weighs =
-            runs_again_apart(edge.to, skip.to) ||
-            (runs_apart(edge.to, skip.to) && chain_.layers[skip.to].skips.backward_reads);
-        edge.giver_weighs = edge.gradient && runs_apart(edge.from, skip.from);
         edge.bytes = slot_bytes(skip.bytes * plan_.capacity);
         edge.gradient_bytes = edge.gradient ? slot_bytes(skip.gradient_bytes * plan_.capacity) : 0;
         return edge;
+    }
+
+    // Who reads what lies between cells: calls do. What the giver reads is written again, and so
+    // may take more calls.
+    constexpr void find_readers() {
+        for (bool const again : {false, true})
+            for (std::size_t c = 0; c < cells_; ++c)
+                for (std::size_t w = 0; w < way_evaluates; ++w)
+                    if ((!again || plan_.rewrites_output(c)) && ways_.has(c, w))
+                        add_reads(c, w,
+                                  cell_calls(chain_, plan_.first[c], plan_.first[c + 1],
+                                             plan_.use_of(c), reversals_[c], w));
+    }
+    constexpr void add_reads(std::size_t c, std::size_t way, CellCalls const& all) {
+        Edges& edges = plan_.lowered.edges;
+        for (std::size_t i = all.begin[1]; i < all.calls.size(); ++i) { // behind the forward
+            CellCall const& call = all.calls[i];
+            Stage const stage = all.stage_of(i);
+            bool const reverses = call.kind != CallKind::forward;
+            for (std::uint32_t const e : edges.into(c))
+                if (!edges[e].is_skip() && call.x == tensor::input)
+                    edges[e].taker_reads.add(way, stage);
+            for (std::uint32_t const e : edges.out_of(c)) {
+                if (edges[e].is_skip() || !reverses) continue;
+                if (call.y == tensor::output) edges[e].giver_reads.add(way, stage);
+                if (call.dy == tensor::output_gradient) edges[e].giver_takes.add(way, stage);
+            }
+            std::size_t const layer = plan_.first[c] + call.layer;
+            for (std::size_t s = 0; s < chain_.skips.size(); ++s) {
+                std::uint32_t const e = plan_.skip_edges[s];
+                if (e == Operands::none) continue;
+                if (chain_.skips[s].to == layer &&
+                    (!reverses || chain_.layers[layer].skips.backward_reads))
+                    edges[e].taker_reads.add(way, stage);
+                if (chain_.skips[s].from == layer && reverses) edges[e].giver_takes.add(way, stage);
+            }
+        }
     }
 
     // What of a cell waits between its forward and its reversal, and is worth to be moved.
@@ -143,13 +143,13 @@ class BytePlanner {
     }
     constexpr bool moves_input(std::size_t c) const {
         if (!learns(c) || c == 0 || plan_.in_flight[c] <= most_with_inputs) return false;
-        bool const read = first_layer_again(reversals_[c]).at_all ||
-                          runs_again_apart(c, plan_.first[c]) ||
-                          (chain_.lowest_learner <= plan_.first[c] && bottom(c).reads_input);
-        // In the cell before it may have to stay, as its output.
-        for (std::uint32_t const e : plan_.lowered.edges.into(c))
-            if (plan_.lowered.edges[e].shared() && plan_.lowered.edges[e].giver_reverses)
-                return false;
+        bool read = false;
+        for (std::uint32_t const e : plan_.lowered.edges.into(c)) {
+            Edge const& edge = plan_.lowered.edges[e];
+            // In the cell before it may have to stay, as its output.
+            if (edge.shared() && edge.giver_reads.any()) return false;
+            read = read || (!edge.is_skip() && edge.taker_reads.any());
+        }
         return read;
     }
     constexpr void find_values() {
@@ -166,11 +166,7 @@ class BytePlanner {
         plan_.lowered =
             put_copies_in(programs_, static_cast<Edges&&>(plan_.lowered.edges),
                           linear_order(programs_), offloads, static_cast<Offloads&&>(chosen));
-        for (std::size_t c = 0; c < cells_; ++c) {
-            CellValues& cell = plan_.cells[c];
-            cell.retained = moves(c);
-            cell.runs_again = runs_again(c);
-        }
+        for (std::size_t c = 0; c < cells_; ++c) plan_.cells[c].retained = moves(c);
         for (Edge const& edge : plan_.lowered.edges) {
             std::size_t const c = edge.to;
             if (edge.is_skip()) continue;
@@ -195,13 +191,6 @@ class BytePlanner {
                     plan_.pools.pool(Holds::input, e).slots;
         }
         assign();
-    }
-    // Whether its recompute calls anything: for the loss always. Nobody wants what cells below all
-    // that learn compute again, nor an only layer's output, if that has stayed for who reads it.
-    constexpr bool runs_again(std::size_t c) const {
-        if (c + 1 == cells_) return true;
-        bool const is_one = plan_.first[c] + 1 == plan_.first[c + 1] && is_whole(reversals_[c]);
-        return learns(c) && (!is_one || top(c).saved.count > 0 || plan_.rewrites_output(c));
     }
     // Whether anything of the cell leaves the device.
     constexpr bool moves(std::size_t c) const {
@@ -257,7 +246,9 @@ class BytePlanner {
                     plan_.pools.pool(holds, e).bytes = edge.bytes;
         }
         for (std::size_t c = 0; c < cells_; ++c) {
-            std::size_t const retained = plan_.parts.of(c, plan_.parts.way(c, 0)).retained;
+            std::size_t retained = 0;
+            for (std::size_t w = 0; w < way_evaluates; ++w)
+                retained = std::max(retained, plan_.parts.of(c, w).retained);
             std::size_t input = 0;
             for (std::uint32_t const e : plan_.lowered.edges.into(c))
                 if (plan_.cells[c].input_moves && !plan_.lowered.edges[e].is_skip())
@@ -275,10 +266,8 @@ class BytePlanner {
     Array<bool> const& stays_; // cells that offload nothing, whatever they say
     std::size_t cells_;
     std::size_t micro_batches_;
-    Array<bool> recomputes_;                  // by cell
-    Array<Array<WeightHalf>> halves_;         // likewise; none where no backward comes in halves
-    Array<Array<ReversalStep>> weight_steps_; // likewise
-    Ways ways_;                               // until they are the plan's
+    Array<bool> recomputes_; // by cell
+    Ways ways_;              // until they are the plan's
 };
 
 } // namespace detail

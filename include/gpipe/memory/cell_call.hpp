@@ -63,6 +63,10 @@ struct CellCalls {
     /// Behind these the forward's calls are those that run again first, if any does.
     std::uint32_t restart = 0;
 
+    /// Whether the forward leaves a tensor for what follows.
+    constexpr bool waits(std::size_t t) const {
+        return tensors[t].begin < restart && tensors[t].end >= begin[1];
+    }
     /// Whose calls these are.
     constexpr Stage stage_of(std::size_t call) const {
         std::size_t s = 0;

@@ -95,7 +95,7 @@ class PartBuilder {
         end_ = Array<std::uint32_t>(all.tensors.size());
         for (std::size_t t = 0; t < all.tensors.size(); ++t) {
             CellTensor const& one = all.tensors[t];
-            if (retains_ && one.begin < all.restart && one.end >= all.restart) {
+            if (retains_ && all.waits(t)) {
                 way_.places[t] = {TensorPlace::retained, way_.retained};
                 way_.retained += one.bytes;
                 continue;

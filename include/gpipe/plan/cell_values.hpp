@@ -15,7 +15,6 @@ struct CellValues {
     bool retained = false;    ///< what the forward leaves, in a place from where it can be moved
     bool discards = false;    ///< the output of a recompute, in a place of an edge
     bool input_moves = false; ///< whether what is offloaded includes the input
-    bool runs_again = true;   ///< whether a recompute calls any layer
     std::uint16_t skips = 0;  ///< ends of skips to other cells, see Edge::giver_slot
 };
 

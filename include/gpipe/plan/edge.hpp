@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/plan/stage.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
@@ -24,14 +25,12 @@ struct Edge {
     std::uint32_t to = 0;     ///< cell that takes them
     bool gradient = true;     ///< whether one comes back
     Link link = Link::shared; ///< what lies between the two devices
-    /// Who reads the tensors behind the forwards: the backward (its first half) of either cell, and
-    /// its weight gradient, where that runs apart. What the giver keeps, it keeps with the
-    /// gradient.
+    /// When the tensors are read behind the forwards, by calls of the cell that takes them and of
+    /// the one that gives them; and the gradient, by those.
     ///@{
-    bool taker_reverses = true;
-    bool taker_weighs = false;
-    bool giver_reverses = false;
-    bool giver_weighs = false;
+    CallReads taker_reads{};
+    CallReads giver_reads{};
+    CallReads giver_takes{};
     ///@}
     /// By which addresses layers know them: a skip has two, for the tensor and for its gradient; 0
     /// of what are inputs and outputs, else counted from 1.
@@ -49,7 +48,7 @@ struct Edge {
     /// Whether it goes past the chain.
     constexpr bool is_skip() const { return taker_slot > 0; }
     /// Whether a recompute of the giver has to write them again: what it has sent is gone.
-    constexpr bool written_again() const { return !shared() && giver_reverses; }
+    constexpr bool written_again() const { return !shared() && giver_reads.any(); }
 };
 
 /// All edges between some cells, and which begin and end at each.

@@ -20,12 +20,8 @@ class OperandBuilder {
     constexpr OperandBuilder(Lowered const& lowered, Array<CellValues> const& cells,
                              PartTable const& parts)
         : lowered_(lowered), programs_(lowered.programs), edges_(lowered.edges), cells_(cells),
-          parts_(parts), micro_batches_(programs_.micro_batches()),
-          again_(programs_.cells() * micro_batches_) {
-        for (Action const& a : programs_) {
-            if (a.kind == Kind::recompute) again_[pair_of(a)] = true;
-            reverses_ = reverses_ || gives_gradient(a.kind);
-        }
+          parts_(parts), micro_batches_(programs_.micro_batches()), ways_(programs_) {
+        for (Action const& a : programs_) reverses_ = reverses_ || gives_gradient(a.kind);
         std::size_t const room = count_room();
         result_.edges = edges_.size();
         result_.cells = programs_.cells();
@@ -49,6 +45,7 @@ class OperandBuilder {
             result_.begin[i] = static_cast<std::uint32_t>(size_);
             action_ = static_cast<std::uint32_t>(i);
             now_ = programs_[i];
+            way_ = ways_(now_.cell, now_.micro_batch);
             add();
         }
         result_.begin[programs_.size()] = static_cast<std::uint32_t>(size_);
@@ -101,7 +98,7 @@ class OperandBuilder {
         add_parts();
     }
     constexpr void add_recompute() {
-        read_input(true);
+        read_input();
         read_retained();
         add_turn();
         for (std::uint32_t const e : edges_.out_of(now_.cell))
@@ -111,18 +108,19 @@ class OperandBuilder {
     }
     // Whole, or one half.
     constexpr void add_backward() {
-        bool const first = now_.kind != Kind::weight_gradient;
-        read_input(false);
+        Stage const stage = stage_of(now_.kind);
+        bool const first = stage == Stage::backward;
+        read_input();
         read_retained();
         for (std::uint32_t const e : edges_.out_of(now_.cell)) {
             Edge const& edge = edges_[e];
-            if (first ? edge.giver_reverses : edge.giver_weighs && edge.giver_reverses)
-                read(edge.shared()           ? Holds::input
-                     : again_[pair_of(now_)] ? Holds::output_again
-                                             : Holds::output,
+            if (edge.giver_reads.in(way_, stage))
+                read(edge.shared()             ? Holds::input
+                     : (way_ & way_recomputes) ? Holds::output_again
+                                               : Holds::output,
                      e, Region::output);
             // Without a gradient a turn, which between ranks nobody waits for.
-            if (edge.gradient ? first || edge.giver_weighs
+            if (edge.gradient ? edge.giver_takes.in(way_, stage)
                               : first && !edge.is_skip() && edge.link != Link::sent)
                 read(edge.shared() || !edge.gradient ? Holds::gradient : Holds::arrived, e,
                      edge.is_skip() ? skip_address(edge.giver_slot, true)
@@ -187,34 +185,30 @@ class OperandBuilder {
     // To the host's memory the input goes behind what is retained, and so it comes back.
     constexpr void add_offload() {
         CellValues const& cell = cells_[now_.cell];
-        bool const out = now_.kind == Kind::offload;
-        if (out) {
+        if (now_.kind == Kind::offload) {
             if (cell.retained) read(Holds::retained, now_.cell, Region::retained);
-            if (cell.input_moves)
-                for (std::uint32_t const e : edges_.into(now_.cell))
-                    if (!edges_[e].is_skip()) read(Holds::input, e, Region::input);
+            for (std::uint32_t const e : edges_.into(now_.cell))
+                if (moves_input(edges_[e])) read(Holds::input, e, Region::input);
             return write(Holds::offloaded, now_.cell, Region::output);
         }
         read(Holds::offloaded, now_.cell, Region::input);
         read(Holds::turn, now_.cell, Region::input);
         if (cell.retained) write(Holds::retained_back, now_.cell, Region::retained);
-        if (cell.input_moves)
-            for (std::uint32_t const e : edges_.into(now_.cell))
-                if (!edges_[e].is_skip()) write(Holds::input_back, e, Region::output);
+        for (std::uint32_t const e : edges_.into(now_.cell))
+            if (moves_input(edges_[e])) write(Holds::input_back, e, Region::output);
     }
 
+    // Whether that goes to slower memory, if anything of the micro-batch does.
+    constexpr bool moves_input(Edge const& edge) const {
+        return cells_[now_.cell].input_moves && !edge.is_skip() && edge.taker_reads.in(way_);
+    }
     constexpr bool moved() const { return lowered_.offloads.moved(now_.cell, now_.micro_batch); }
     // Behind the forward.
-    constexpr void read_input(bool recompute) {
-        bool const back = cells_[now_.cell].input_moves && moved();
-        for (std::uint32_t const e : edges_.into(now_.cell)) {
-            Edge const& edge = edges_[e];
-            bool const weighs = now_.kind == Kind::weight_gradient;
-            if (recompute ? cells_[now_.cell].runs_again
-                : weighs  ? edge.taker_weighs
-                          : edge.taker_reverses)
-                read(back && !edge.is_skip() ? Holds::input_back : Holds::input, e, input_of(e));
-        }
+    constexpr void read_input() {
+        for (std::uint32_t const e : edges_.into(now_.cell))
+            if (edges_[e].taker_reads.in(way_, stage_of(now_.kind)))
+                read(moves_input(edges_[e]) && moved() ? Holds::input_back : Holds::input, e,
+                     input_of(e));
     }
     constexpr Region input_of(std::uint32_t e) const {
         return edges_[e].is_skip() ? skip_address(edges_[e].taker_slot, false) : Region::input;
@@ -273,7 +267,7 @@ class OperandBuilder {
     Array<CellValues> const& cells_;
     PartTable const& parts_;
     std::size_t micro_batches_;
-    Array<bool> again_;     // by cell and micro-batch: whether a recompute comes
+    Ways ways_;
     bool reverses_ = false; // whether there is any backward
     Operands result_;
     // Addresses of its arrays: in constant evaluation a call costs as much as the rest of a line.
@@ -285,6 +279,7 @@ class OperandBuilder {
     std::size_t count_ = 0;
     std::uint32_t action_ = 0;
     Action now_{};
+    std::size_t way_ = 0; // that its cell goes
 };
 
 } // namespace detail

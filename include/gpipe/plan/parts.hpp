@@ -2,35 +2,13 @@
 
 #include <gpipe/call/address.hpp>
 #include <gpipe/core/array.hpp>
-#include <gpipe/core/compiled.hpp>
+#include <gpipe/plan/stage.hpp>
 #include <gpipe/schedule/programs.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
 namespace gpipe {
-
-/// What a cell does on a micro-batch is one of a few ways: each has some of these stages, an action
-/// each, in this order.
-enum class Stage : std::uint8_t { forward, recompute, backward, weight_gradient };
-/// How many there are.
-inline constexpr std::size_t stage_count = 4;
-/// That of an action; a backward's first half is where a whole one would be.
-GPIPE_INLINE constexpr Stage stage_of(Kind kind) {
-    return kind == Kind::forward     ? Stage::forward
-           : kind == Kind::recompute ? Stage::recompute
-           : gives_gradient(kind)    ? Stage::backward
-                                     : Stage::weight_gradient;
-}
-
-/// Ways, by number: with or without a recompute, with a backward that comes whole or in halves;
-/// and an evaluation.
-///@{
-inline constexpr std::size_t way_count = 5;
-inline constexpr std::uint8_t way_recomputes = 1;
-inline constexpr std::uint8_t way_halves = 2;
-inline constexpr std::uint8_t way_evaluates = 4;
-///@}
 
 /// Which way each cell goes with each micro-batch.
 class Ways {
