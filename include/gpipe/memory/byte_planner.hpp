@@ -54,9 +54,6 @@ class BytePlanner {
     constexpr LayerInfo const& top(std::size_t c) const {
         return chain_.layers[plan_.first[c + 1] - 1];
     }
-    constexpr bool learns(std::size_t c) const {
-        return chain_.lowest_learner < plan_.first[c + 1];
-    }
     // First those between neighbours, then a skip each, if it leaves its cell.
     constexpr void find_edges(Array<Link> const& links) {
         plan_.skip_edges = Array<std::uint32_t>(chain_.skips.size(), Operands::none);
@@ -139,10 +136,10 @@ class BytePlanner {
 
     // What of a cell waits between its forward and its reversal, and is worth to be moved.
     constexpr bool moves_retained(std::size_t c) const {
-        return learns(c) && maker(true)(c, ways_(c, 0), 1).retained > 0;
+        return maker(true)(c, ways_(c, 0), 1).retained > 0;
     }
     constexpr bool moves_input(std::size_t c) const {
-        if (!learns(c) || c == 0 || plan_.in_flight[c] <= most_with_inputs) return false;
+        if (plan_.in_flight[c] <= most_with_inputs) return false;
         bool read = false;
         for (std::uint32_t const e : plan_.lowered.edges.into(c)) {
             Edge const& edge = plan_.lowered.edges[e];
