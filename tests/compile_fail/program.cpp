@@ -75,6 +75,10 @@ void print_weights(Train& train) {
     train.parameters<0>()[0] = 2;
     std::printf("%g\n", double{train.parameters<1>()[0]});
 }
+void print_choices(Train const& train) {
+    std::printf("%g\n", double{train.optimizer().learning_rate});
+    [[maybe_unused]] Scale const third = train.layer<2>();
+}
 int main() {
     Train train{Net{}, Squared{}, gpipe::SGD{.learning_rate = 0.001f}, {.samples = 8, .seed = 3}};
     double const x[] = {1, 2, 3, 4}, target[] = {2, 4, 6, 8};
@@ -87,6 +91,7 @@ int main() {
         auto pending = train.start(x, target);
         std::printf("%g %g\n", double{loss}, pending.result().loss);
     }
+    print_choices(train);
     train.predict(x, y);
     train.compute_gradients(x, target);
     std::printf("%g %zu\n", train.evaluate(x, target).loss, train.planned_bytes());

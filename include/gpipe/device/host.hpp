@@ -67,6 +67,8 @@ class HostBuffer {
 /// the first thread, so one lane needs no other. Tensors are handed from lane to lane without a
 /// copy; a mark is a count. Work is done when the call returns. No thread outlives the object. (A
 /// process that fork() makes has none of the threads: it must not use the object, nor destroy it.)
+/// Threads round, and flush denormals or not, as the one did that made the object; where the caller
+/// does otherwise (fesetround(), say) bits depend on who walks what.
 class Host : public SharedMemory {
   public:
     using policy_kind = policy::Device;

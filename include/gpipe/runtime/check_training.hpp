@@ -123,6 +123,8 @@ class Training<Net, Policies...> : public detail::AnyTraining<Net>::type {
     Result evaluate(detail::AnyBatch, detail::AnyBatch);
     void predict(detail::AnyBatch, detail::AnyBatch);
     OptimizerFunctor& optimizer();
+    OptimizerFunctor const& optimizer() const;
+    template <std::size_t> Anything layer() const;
     template <class C> C& constant();
     template <std::size_t> void change_layer(auto const&) {}
     void change_loss(auto const&) {}

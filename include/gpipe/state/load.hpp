@@ -130,7 +130,8 @@ SavedState load(Machine<Device>& machine, Of const& of, std::string const& path,
 /// programs. A layer's members and the optimizer's are not part of a state. With several ranks all
 /// call it, with the same path and options; each reads what it has, whoever saved that, on how many
 /// ranks and replicas, and if one cannot, nothing has changed on any. An error of a device, once
-/// all is read, leaves some tensors loaded and others not: load again.
+/// all is read, leaves some tensors loaded and others not: load again. What start_save() began is
+/// not waited for: until its wait() returns, the state before may be what is loaded.
 template <class Net, class... Policies>
 SavedState load(Training<Net, Policies...>& train, std::string const& path,
                 LoadOptions const& options = {}) {
