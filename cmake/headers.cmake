@@ -81,8 +81,10 @@ set(GPIPE_HEADERS
     include/gpipe/core/policy.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/registry.hpp
+    include/gpipe/core/shared.hpp
     include/gpipe/core/split.hpp
     include/gpipe/core/takes_copy.hpp
+    include/gpipe/core/thread.hpp
     include/gpipe/core/type_list.hpp
     include/gpipe/core/type_name.hpp
     include/gpipe/core/version.hpp
@@ -109,6 +111,7 @@ set(GPIPE_HEADERS
     include/gpipe/device/device.hpp
     include/gpipe/device/executor.hpp
     include/gpipe/device/host.hpp
+    include/gpipe/device/host_buffer.hpp
     include/gpipe/device/memory.hpp
     include/gpipe/device/queue.hpp
     include/gpipe/gpipe.cuh

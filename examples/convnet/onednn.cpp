@@ -2,6 +2,7 @@
 
 #include "gpt/blas.hpp"
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>

@@ -7,8 +7,8 @@
 #include <gpipe/checkpoint/reversing_policies.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/shared.hpp>
 
-#include <memory>
 #include <stdexcept>
 #include <string_view>
 #include <type_traits>
@@ -25,7 +25,7 @@ class Dynamic {
     /// Of any checkpointing policy; an object whose numbers are dynamic is kept as it is.
     template <class C>
         requires(!std::is_same_v<C, Dynamic> && (CheckpointingPass<C> || reverses_cells<C>))
-    Dynamic(C policy) : policy_(std::make_shared<Of<C> const>(std::move(policy))) {}
+    Dynamic(C policy) : policy_(new Of<C>(std::move(policy))) {}
 
     /// A policy for each cell, in their order: see PerCell. Throws std::invalid_argument if one of
     /// them decides about all cells, and later if there are more or fewer cells.
@@ -37,7 +37,7 @@ class Dynamic {
     template <WeightHalf half> static Dynamic weight_halves(Dynamic policy);
 
     /// Whether it holds a policy.
-    explicit operator bool() const { return policy_ != nullptr; }
+    explicit operator bool() const { return bool(policy_); }
     /// Without numbers; empty where the policy has none.
     std::string_view name() const { return policy_ ? policy_->name() : std::string_view(); }
     /// Whether it reverses cells piece by piece. Throws std::logic_error if it holds no policy, as
@@ -55,8 +55,7 @@ class Dynamic {
     }
 
   private:
-    struct Policy {
-        virtual ~Policy() = default;
+    struct Policy : gpipe::detail::Counted {
         virtual std::string_view name() const = 0;
         virtual bool reverses() const = 0;
         virtual Checkpointed apply(CutChain const& chain, Programs const& schedule) const = 0;
@@ -116,7 +115,7 @@ class Dynamic {
         return *policy_;
     }
 
-    std::shared_ptr<Policy const> policy_; // copies share what nobody changes
+    gpipe::detail::Shared<Policy const> policy_; // copies share what nobody changes
 };
 
 /// What Offload and WeightHalves are put around: a policy chosen at construction.

@@ -1,14 +1,14 @@
 #pragma once
 
-#include <gpipe/core/version.hpp>
+#include <gpipe/core/clock.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <thread>
+#include <ctime>
+
+#include <sched.h>
 
 #if defined(__linux__)
-#include <ctime>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
@@ -53,7 +53,7 @@ class alignas(128) Bell {
     static constexpr int hot_looks = 16;
     static constexpr int looks_per_yield = 64;
     // A time slice of somebody else takes longer; some waits later it may be quiet again.
-    static constexpr std::chrono::microseconds long_yield{500};
+    static constexpr double long_yield = 500e-6;
     static constexpr int crowded_waits = 1000;
 
     bool is_crowded() {
@@ -63,12 +63,12 @@ class alignas(128) Bell {
     }
     bool yields_for_long() {
         if (!many_) {
-            std::this_thread::yield();
+            sched_yield();
             return false;
         }
-        auto const begin = std::chrono::steady_clock::now();
-        std::this_thread::yield();
-        if (std::chrono::steady_clock::now() - begin < long_yield) return false;
+        double const begin = seconds_now();
+        sched_yield();
+        if (seconds_now() - begin < long_yield) return false;
         crowded_.store(crowded_waits, std::memory_order_relaxed);
         return true;
     }
@@ -103,7 +103,8 @@ class alignas(128) Bell {
     }
 #else
     template <class There> void sleep(There&) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        timespec const nap{0, 50'000};
+        nanosleep(&nap, nullptr);
     }
     void wake() {}
 #endif

@@ -1,64 +1,19 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
-#include <gpipe/core/bytes.hpp>
-#include <gpipe/core/error.hpp>
+#include <gpipe/core/thread.hpp>
 #include <gpipe/device/bell.hpp>
 #include <gpipe/device/device.hpp>
+#include <gpipe/device/host_buffer.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <new>
-#include <thread>
 
 namespace gpipe::device {
-
-/// The host has no room for a buffer; says for how many bytes.
-class HostMemoryError : public std::bad_alloc {
-  public:
-    /// Of so many.
-    explicit HostMemoryError(std::size_t bytes)
-        : message_("gpipe: the host has no %zu bytes for what a device, or copies, are to hold",
-                   bytes) {}
-    /// In words.
-    char const* what() const noexcept override { return message_.text; }
-
-  private:
-    gpipe::detail::Message message_;
-};
-
-/// Memory of the host, zeroed, aligned to slot_alignment.
-class HostBuffer {
-  public:
-    HostBuffer() = default;
-    /// Of so many bytes; empty for 0. Throws HostMemoryError.
-    explicit HostBuffer(std::size_t bytes) : data_(allocated(bytes)), size_(bytes) {
-        if (bytes) std::memset(data_.get(), 0, bytes);
-    }
-    /// Null if it is empty, or was moved from.
-    std::byte* data() const { return data_.get(); }
-    /// Bytes.
-    std::size_t size() const { return data_ ? size_ : 0; }
-
-  private:
-    static std::byte* allocated(std::size_t bytes) try {
-        if (bytes == 0) return nullptr;
-        return static_cast<std::byte*>(::operator new (bytes, std::align_val_t{slot_alignment}));
-    } catch (std::bad_alloc const&) {
-        throw HostMemoryError(bytes);
-    }
-    struct Free {
-        void operator()(std::byte* data) const {
-            ::operator delete (data, std::align_val_t{slot_alignment});
-        }
-    };
-    std::unique_ptr<std::byte, Free> data_;
-    std::size_t size_ = 0;
-};
 
 /// The CPU. A fixed pool of threads (by default at most as many as cores) walks the programs of all
 /// K devices: each is a lane of its own, in order, which any thread goes on with that has nothing
@@ -87,15 +42,16 @@ class Host : public SharedMemory {
 
     /// Starts the threads. Throws std::system_error if the system has none left.
     Host(Options options, std::size_t devices)
-        : walkers_(std::clamp<std::size_t>(
-              options.threads ? options.threads : std::thread::hardware_concurrency(), 1, devices)),
+        : walkers_(std::clamp<std::size_t>(options.threads ? options.threads : detail::processors(),
+                                           1, devices)),
           chooses_(options.threads == 0), apart_(options.apart), lanes_(walkers_ > 1 ? devices : 1),
           threads_(walkers_ - (apart_ ? 0 : 1)) {
         try {
-            for (std::size_t n = 0; n < threads_.size(); ++n)
-                threads_[n] = std::thread([this, walker = n + (apart_ ? 0 : 1)] {
-                    work(walker, true, [this] { return stops_.load(std::memory_order_relaxed); });
-                });
+            for (std::size_t n = 0; n < threads_.size(); ++n) {
+                threads_[n].host = this;
+                threads_[n].walker = n + (apart_ ? 0 : 1);
+                threads_[n].thread.start(threads_[n]);
+            }
         } catch (...) { // the system has no further thread: those that run must end first
             stop();
             throw;
@@ -201,6 +157,16 @@ class Host : public SharedMemory {
 
         std::uint64_t runs() const { return state.load(std::memory_order_acquire) / 2; }
     };
+    struct Walker {
+        Host* host = nullptr;
+        std::size_t walker = 0;
+        detail::Thread thread;
+
+        void operator()() const {
+            host->work(walker, true,
+                       [this] { return host->stops_.load(std::memory_order_relaxed); });
+        }
+    };
     template <class Walk> static bool call(void const* walk, std::size_t lane, Progress& progress) {
         return static_cast<Walk const*>(walk)->go_on(lane, progress);
     }
@@ -271,8 +237,7 @@ class Host : public SharedMemory {
     void stop() {
         stops_.store(true, std::memory_order_release);
         bell_.ring();
-        for (std::thread& thread : threads_)
-            if (thread.joinable()) thread.join();
+        for (Walker& it : threads_) it.thread.join();
     }
 
     // For so many looks, about a microsecond, a lane is left to the thread whose caches know it.
@@ -289,7 +254,7 @@ class Host : public SharedMemory {
     std::atomic<bool> stops_{false};
     detail::Bell bell_;
     Array<Lane> lanes_;
-    Array<std::thread> threads_;
+    Array<Walker> threads_; // but the caller's
 };
 
 static_assert(DeviceRuntime<Host>);

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <gpipe/core/shared.hpp>
 #include <gpipe/schedule/action.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <utility>
 
 namespace gpipe {
@@ -25,19 +25,19 @@ namespace detail {
 
 // A hook of any type, or none. (A std::function takes a tenth of a second to compile.)
 struct ActionHook {
-    std::shared_ptr<void> hook;
-    void (*call)(void* hook, ActionEvent const&, void const* stream) = nullptr;
+    Shared<Counted> hook;
+    void (*call)(Counted& hook, ActionEvent const&, void const* stream) = nullptr;
 
     explicit operator bool() const { return call != nullptr; }
     // With the stream of the action, of the device's own type.
     void operator()(ActionEvent const& event, void const* stream) const {
-        call(hook.get(), event, stream);
+        call(*hook, event, stream);
     }
 };
 template <class Stream, class F> ActionHook action_hook(F f) {
-    return {std::make_shared<F>(std::move(f)),
-            [](void* hook, ActionEvent const& event, [[maybe_unused]] void const* stream) {
-                F& own = *static_cast<F*>(hook);
+    return {Shared<Counted>(new CountedValue<F>(std::move(f))),
+            [](Counted& hook, ActionEvent const& event, [[maybe_unused]] void const* stream) {
+                F& own = static_cast<CountedValue<F>&>(hook).value;
                 if constexpr (std::invocable<F&, ActionEvent const&, Stream const&>)
                     own(event, *static_cast<Stream const*>(stream));
                 else

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/thread.hpp>
 #include <gpipe/schedule/action.hpp>
 
 #include <atomic>
@@ -7,7 +8,6 @@
 #include <cstdint>
 #include <exception>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -76,7 +76,7 @@ class FirstFailure {
     std::uint32_t place() const { return place_.load(std::memory_order_relaxed); }
     /// That elsewhere the action at this place has failed.
     void hear(std::uint32_t at) {
-        std::lock_guard const lock(telling_);
+        detail::Mutex::Lock const lock(telling_);
         if (at >= place()) return;
         place_.store(at, std::memory_order_relaxed);
         failure_.reset();
@@ -92,7 +92,7 @@ class FirstFailure {
     }
     /// Keeps it if none of an earlier place has been told.
     void tell(std::uint32_t at, Failure failure) {
-        std::lock_guard const lock(telling_);
+        detail::Mutex::Lock const lock(telling_);
         if (at >= place()) return;
         place_.store(at, std::memory_order_release);
         failure_ = std::move(failure);
@@ -104,7 +104,7 @@ class FirstFailure {
     static constexpr std::uint32_t most_behind = 1u << 20;
 
     std::atomic<std::uint32_t> place_{none};
-    std::mutex telling_;
+    detail::Mutex telling_;
     std::optional<Failure> failure_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/compiled.hpp>
+#include <gpipe/core/shared.hpp>
 #include <gpipe/device/host.hpp>
 #include <gpipe/runtime/arenas.hpp>
 #include <gpipe/runtime/engine_steps.hpp>
@@ -8,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -22,6 +22,7 @@ template <DeviceRuntime Device> class Machine {
   public:
     using HostMemory =
         decltype(std::declval<Device&>().allocate_host(0)); ///< as the device allocates it
+    using Snapshot = detail::CountedValue<HostMemory>;      ///< of the host's memory
 
     /// Initializes the parameters; throws what a layer's initialize throws, and
     /// std::invalid_argument if a budget does not do.
@@ -87,9 +88,9 @@ template <DeviceRuntime Device> class Machine {
     }
     /// The host's memory for a copy of the state (MemoryPlan::snapshot bytes), which outlives this
     /// object where somebody else holds it, and who reads it.
-    std::shared_ptr<HostMemory> const& snapshot() const { return snapshot_; }
+    detail::Shared<Snapshot> const& snapshot() const { return snapshot_; }
     /// Who saves the state in the background; null if nobody ever did.
-    std::shared_ptr<void>& saving() { return saving_; }
+    detail::Shared<detail::Counted>& saving() { return saving_; }
     /// For who looks at a layer by itself, between steps: memory beside the plan's, a device's
     /// handles, and f(stream) on a device's stream, done when it returns. Throws what f throws.
     auto allocate(std::size_t device, std::size_t bytes) { return device_.allocate(device, bytes); }
@@ -188,9 +189,9 @@ template <DeviceRuntime Device> class Machine {
     MachinePlan<Device> planned_;
     Arenas<Device> arenas_;
     HostMemory staging_;
-    std::shared_ptr<HostMemory> snapshot_;
-    std::shared_ptr<void> saving_; ///< what reads the snapshot, if anything does
-    Array<HandleSet> handles_;     ///< by device; goes before its workspaces and streams
+    detail::Shared<Snapshot> snapshot_;
+    detail::Shared<detail::Counted> saving_; ///< what reads the snapshot, if anything does
+    Array<HandleSet> handles_;               ///< by device; goes before its workspaces and streams
     Engine<Device> engine_;
 };
 
@@ -199,7 +200,7 @@ template <DeviceRuntime Device>
 Machine<Device>::Machine(typename Device::Options const& options, MachineWork work)
     : device_(options, work.programs.devices()), planned_(device_, std::move(work)),
       arenas_(device_, plan(), ranks()), staging_(device_.allocate_host(host_bytes())),
-      snapshot_(std::make_shared<HostMemory>(device_.allocate_host(plan().snapshot))),
+      snapshot_(new Snapshot(device_.allocate_host(plan().snapshot))),
       handles_(programs().devices()),
       engine_(planned_device(), planned_, arenas_, host_begin(), handles_) {
     make_handles();

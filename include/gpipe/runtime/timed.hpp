@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/array.hpp>
+#include <gpipe/core/thread.hpp>
 #include <gpipe/memory/usage.hpp>
 #include <gpipe/runtime/action_hook.hpp>
 #include <gpipe/runtime/machine.hpp>
@@ -10,7 +11,6 @@
 #include <gpipe/trace/timeline.hpp>
 
 #include <cstddef>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -100,11 +100,11 @@ template <class Training> class Timed {
     // make(): of each replica its own, which is the caller's work. None is set where one cannot be
     // made.
     template <class Make> void set_hook(Make make) {
-        std::mutex mutex; // replicas of one process do this at once
+        detail::Mutex mutex; // replicas of one process do this at once
         std::vector<std::pair<void const*, detail::ActionHook>> hooks;
         detail::MachineAccess::together(static_cast<Training&>(*this), [&](auto& of, bool) {
             of.finish();
-            std::lock_guard const lock(mutex);
+            detail::Mutex::Lock const lock(mutex);
             hooks.emplace_back(&of, detail::ActionHook{});
         });
         for (auto& [whose, hook] : hooks) hook = make();

@@ -41,7 +41,7 @@ template <class All> void remove_parts(All& all, Shards const* shards) {
 }
 
 // What a training remembers of the save in the background that it has begun last.
-class BegunSave {
+class BegunSave : public Counted {
   public:
     BegunSave() = default;
     BegunSave(PendingSave save, std::optional<Shards> shards)
@@ -54,9 +54,8 @@ class BegunSave {
         course->loss.end();
     }
     // The one of that place, or one that has nothing to do.
-    static std::shared_ptr<BegunSave> at(std::shared_ptr<void> const& place) {
-        auto begun = std::static_pointer_cast<BegunSave>(place);
-        return begun ? begun : std::make_shared<BegunSave>();
+    static Shared<BegunSave> at(Shared<Counted> const& place) {
+        return Shared(place ? static_cast<BegunSave*>(place.get()) : new BegunSave);
     }
 
     PendingSave& pending() { return *pending_; }

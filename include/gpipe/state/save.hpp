@@ -15,7 +15,6 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -104,7 +103,7 @@ void end_begun(Machine<Device>& machine, Gathering<Device>& all, std::string con
     if constexpr (joins_ranks<Device>)
         compare(all, std::hash<std::string>{}(path),
                 "gpipe: rank %zu saves to another path than rank 0");
-    std::shared_ptr<BegunSave> const begun = BegunSave::at(machine.saving());
+    Shared<BegunSave> const begun = BegunSave::at(machine.saving());
     PendingSave& before = begun->pending();
     if constexpr (joins_ranks<Device>) {
         bool const first = machine.ranks().number() == 0; // which waits for the others
@@ -117,7 +116,7 @@ void end_begun(Machine<Device>& machine, Gathering<Device>& all, std::string con
         if (first && other) waits.forget();
         Array<std::uint64_t> const told = all.gather(heard && before.failed());
         bool const failed = waits.any(all.gather(waits.failed_here()));
-        machine.saving() = nullptr;
+        machine.saving() = {};
         if (failed) remove_parts(all, begun->shards());
         // What all have heard of, by wait(), is not said again. (Of replicas the first is asked.)
         std::size_t const asked = joins_processes<Device> ? told.size() : 1;
@@ -125,7 +124,7 @@ void end_begun(Machine<Device>& machine, Gathering<Device>& all, std::string con
             waits.fail(all, path, "save what start_save() began");
     } else {
         before.wait();
-        machine.saving() = nullptr;
+        machine.saving() = {};
     }
 }
 // f(gathering, state) of all ranks at once, to the same path, behind what start_save() has begun.
@@ -175,23 +174,23 @@ void save(Machine<Device>& machine, Gathering<Device>& all, TrainingState const&
 
 // To be begun.
 template <class Device>
-std::shared_ptr<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Device>& all,
-                                        TrainingState const& state, std::string const& path,
-                                        StateMetadata const& metadata) {
+Shared<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Device>& all,
+                               TrainingState const& state, std::string const& path,
+                               StateMetadata const& metadata) {
     PendingSave pending;
     std::optional<Shards> parts;
     auto const& snapshot = machine.snapshot();
     std::vector<safetensors::Entry> const tensors = saved_here(state);
     std::uint64_t const end = tensors.empty() ? 0 : tensors.back().end;
     if constexpr (joins_ranks<Device>)
-        require(all, end <= snapshot->size(),
+        require(all, end <= snapshot->value.size(),
                 "gpipe: start_save() copies what it saves into host memory that is there only if "
                 "Options::snapshot is true, on all ranks: it is not on rank %zu");
-    else if (end > snapshot->size())
+    else if (end > snapshot->value.size())
         throw std::invalid_argument("gpipe: start_save() copies what it saves into host memory "
                                     "that is there only if Options::snapshot is true");
     for (safetensors::Entry const& tensor : tensors)
-        machine.copy(snapshot->data() + tensor.begin, tensor.memory, tensor.bytes());
+        machine.copy(snapshot->value.data() + tensor.begin, tensor.memory, tensor.bytes());
     if constexpr (joins_ranks<Device>) {
         Shards shards(machine, all, state, followed(from_anywhere(path)), true);
         parts = shards;
@@ -203,7 +202,7 @@ std::shared_ptr<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Devi
             [snapshot, end, own = shards.own(), note = shards.note(), shards = std::move(shards),
              begin = std::move(begin),
              index = std::move(index)](PendingSave::Course const& course) {
-                std::span<std::byte const> const bytes(snapshot->data(), end);
+                std::span<std::byte const> const bytes(snapshot->value.data(), end);
                 if (shards.beside()) write_part(own, note, begin, bytes);
                 if (!shards.is_first()) return;
                 shards.await(course);
@@ -217,11 +216,11 @@ std::shared_ptr<BegunSave> prepare_save(Machine<Device>& machine, Gathering<Devi
     } else {
         pending = PendingSave::prepare([snapshot, path = from_anywhere(path), end,
                                         begin = file_begin(state, tensors, metadata)](auto const&) {
-            write_file(path, begin, {snapshot->data(), end});
+            write_file(path, begin, {snapshot->value.data(), end});
             Shards::remove_all(path);
         });
     }
-    return std::make_shared<BegunSave>(std::move(pending), std::move(parts));
+    return Shared(new BegunSave(std::move(pending), std::move(parts)));
 }
 
 } // namespace detail
@@ -270,7 +269,7 @@ PendingSave start_save(Training<Net, Policies...>& train, std::string const& pat
                        StateMetadata const& metadata = {}) {
     std::optional<PendingSave> pending;
     detail::MachineAccess::together(train, [&](auto& machine, bool first) {
-        std::shared_ptr<detail::BegunSave> begun;
+        detail::Shared<detail::BegunSave> begun;
         detail::save_together(machine, detail::RankCall::starts_saving, "start_save()", train, path,
                               metadata, [&](auto& all, TrainingState const& state) {
                                   begun = detail::prepare_save(machine, all, state, path, metadata);
