@@ -1,23 +1,15 @@
 // Taps on streams, over the double of the CUDA runtime.
 #include "support/cuda_ways.hpp"
-#include "support/enqueued.hpp"
+#include "support/enqueued_tap.hpp"
 #include "support/net.hpp"
 
 #include <gpipe/device/cuda_memory.hpp>
-#include <gpipe/layers/gradient_tap.hpp>
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
 #include <span>
-#include <string>
 #include <vector>
-
-/// In place of kernels: what the layers do is enqueued as a whole.
-template <>
-struct gpipe::detail::TapWork<gpipe::device::Cuda::Stream> : gpipe::detail::TapWork<int> {
-    explicit TapWork(gpipe::device::Cuda::Stream const&) : TapWork<int>(0) {}
-};
 
 namespace {
 
@@ -26,42 +18,14 @@ using gpipe::device::Cuda;
 using gpipe::device::Host;
 using Real = float;
 
-/// What a tap touches beside its tensors.
-struct Tap : gpipe::GradientTap<gpipe::Tensor<Real, 5>> {
-    void forward(auto& context, auto x, auto y) const {
-        auto const call = [](auto const& layer, auto& c, auto... all) {
-            layer.gpipe::template GradientTap<gpipe::Tensor<Real, 5>>::forward(c, all...);
-        };
-        enqueue(context, toy::of_layer(context, x, y), call, x, y);
-    }
-    void backward(auto& context, auto dy, auto dx) const {
-        auto const call = [](auto const& layer, auto& c, auto... all) {
-            layer.gpipe::template GradientTap<gpipe::Tensor<Real, 5>>::backward(c, all...);
-        };
-        toy::Ranges ranges = toy::of_layer(context, dy, dx);
-        ranges.add(to + context.first_sample() * 5, dy.size());
-        enqueue(context, ranges, call, dy, dx);
-    }
-
-  private:
-    template <class Context, class Call, class... Tensors>
-    void enqueue(Context& context, toy::Ranges ranges, Call call, Tensors... tensors) const {
-        toy::enqueue(
-            context.stream(),
-            [kept = toy::KeptLayer<Context>(context), layer = *this, call, tensors...]() mutable {
-                call(layer, kept, tensors...);
-            },
-            std::move(ranges), "a tap");
-    }
-};
-template <class T, template <class> class W>
-using NetOf = gpipe::Pipeline<T, W<toy::Linear<Real, 5, 6>>, W<toy::Tanh<Real, 6>>,
+using Tap = gpipe::GradientTap<gpipe::Tensor<Real, 5>>;
+template <template <class> class W>
+using NetOf = gpipe::Pipeline<W<Tap>, W<toy::Linear<Real, 5, 6>>, W<toy::Tanh<Real, 6>>,
                               W<toy::Dropout<Real, 6>>, W<toy::Linear<Real, 6, 3>>>;
 template <class L> using Itself = L;
 using Loss = toy::MeanSquare<Real, 3>;
-using OnHost =
-    toy::Training<NetOf<gpipe::GradientTap<gpipe::Tensor<Real, 5>>, Itself>, Loss, Adam, Host>;
-using Train = toy::Training<NetOf<Tap, toy::Enqueued>, toy::EnqueuedLoss<Loss>, Adam, Cuda>;
+using OnHost = toy::Training<NetOf<Itself>, Loss, Adam, Host>;
+using Train = toy::Training<NetOf<toy::Enqueued>, toy::EnqueuedLoss<Loss>, Adam, Cuda>;
 
 template <class T> typename T::Options options(std::size_t cells) {
     return {.samples = 8, .seed = 7, .cells = cells, .micro_batches = 4};

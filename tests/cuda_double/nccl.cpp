@@ -1,12 +1,12 @@
 // Ranks with a GPU each, whose tensors go by NCCL, on doubles of both: what they compute, and what
 // becomes of them when something fails.
-#include "support/crew.hpp"
 #include "support/enqueued_net.hpp"
 #include "support/enqueued_norm.hpp"
 #include "support/folder.hpp"
 #include "support/gpu_replicas.hpp"
 #include "support/gpu_times.hpp"
 #include "support/long_tests.hpp"
+#include "support/nccl_crew.hpp"
 #include "support/nccl_double/nccl_double.hpp"
 #include "support/optional_layers.hpp"
 #include "support/overlap_layers.hpp"
@@ -52,7 +52,7 @@ using toy::Phase;
 using Real = float;
 using Net = toy::EnqueuedNet<Real>;
 Net make_net(toy::Watch& watch) { return toy::make_enqueued_net<Real>(watch); }
-using Ranks = gpipe::NcclRanks<LocalRanks>;
+using Ranks = toy::NcclRanks;
 using Loss = toy::EnqueuedLoss<toy::MeanSquare<Real, 3>>;
 template <class Shard, class OnGpu = Net, class... Policies>
 using TrainOf = gpipe::Training<
@@ -64,15 +64,9 @@ using Immediately = TrainOf<gpipe::shard::Nothing, Net, gpipe::update::Immediate
 static_assert(gpipe::joins_ranks<gpipe::Joined<Cuda, Ranks>>);
 static_assert(gpipe::calls_enqueue<gpipe::Joined<Cuda, Ranks>>);
 
-template <class Train> struct NcclMember {
-    std::unique_ptr<LocalRanks> control;
-    std::unique_ptr<Ranks> ranks;
-    std::unique_ptr<Train> train;
-};
-
 // Ranks with a GPU each: K, as many times as there are replicas.
-template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<NcclMember<Train>> {
-    using Base = toy::AnyCrew<NcclMember<Train>>;
+template <class Train, auto make_net> class CrewOf final : public toy::NcclCrew<Train> {
+    using Base = toy::NcclCrew<Train>;
     using Base::members_;
 
   public:
@@ -82,36 +76,18 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
 
     CrewOf(std::size_t cells, toy::Watch& watch, typename Train::Options const& options,
            double deadline = 60, std::size_t replicas = 1)
-        : Base(std::vector<std::size_t>(cells * replicas, 1)), wire_(cells * replicas) {
-        each([&](std::size_t r) {
-            NcclMember<Train>& own = members_[r];
-            struct AtTheEnd { // of a program that goes down
-                NcclMember<Train>& of;
-                int before = std::uncaught_exceptions();
-                ~AtTheEnd() {
-                    if (std::uncaught_exceptions() > before) of.control->give_up("has ended");
-                }
-            } const end{own};
-            own.control = std::make_unique<LocalRanks>(wire_, r, deadline);
-            own.ranks = std::make_unique<Ranks>(*own.control, static_cast<int>(r));
-            auto o = options;
-            o.cells = cells;
-            constexpr bool trains = requires { o.replicas; };
-            if constexpr (trains) o.replicas = replicas;
-            if (o.device.device.gpus.empty()) o.device.device.gpus = {static_cast<int>(r)};
-            o.device.transport = own.ranks.get();
-            if constexpr (trains)
-                own.train = std::make_unique<Train>(make_net(watch), Loss{}, Adam{1e-2f}, o);
-            else
-                own.train = std::make_unique<Train>(make_net(watch), o);
-        });
-    }
-    ~CrewOf() {
-        each([&](std::size_t r) {
-            members_[r].train.reset();
-            members_[r].ranks.reset();
-        });
-    }
+        : Base(cells * replicas, deadline, [&](std::size_t r, Ranks& own) {
+              auto o = options;
+              o.cells = cells;
+              if (o.device.device.gpus.empty()) o.device.device.gpus = {static_cast<int>(r)};
+              o.device.transport = &own;
+              if constexpr (requires { o.replicas; }) {
+                  o.replicas = replicas;
+                  return std::make_unique<Train>(make_net(watch), Loss{}, Adam{1e-2f}, o);
+              } else {
+                  return std::make_unique<Train>(make_net(watch), o);
+              }
+          }) {}
 
     Ranks& nccl(std::size_t rank) { return *members_[rank].ranks; }
     void destroy_training(std::size_t rank) { members_[rank].train.reset(); }
@@ -137,9 +113,6 @@ template <class Train, auto make_net> class CrewOf final : public toy::AnyCrew<N
             if (losses != all[0]) throw std::logic_error("other losses on other ranks");
         return all[0];
     }
-
-  private:
-    gpipe::LocalWire wire_;
 };
 
 using Crew = CrewOf<Train, &make_net>;

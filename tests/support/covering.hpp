@@ -33,15 +33,15 @@ class Covering {
         std::size_t const all = first_.back() + levels_.back();
         wanted_.assign(all, std::vector<bool>(all));
         dealt_.assign(all, 0);
-        for (std::size_t a = 0; a < levels_.size(); ++a)
-            for (std::size_t b = 0; b < a; ++b)
-                for (std::size_t i = 0; i < levels_[a] * levels_[b]; ++i) {
-                    Pair const pair{a, i % levels_[a], b, i / levels_[a]};
-                    if (completes(with(pair)))
-                        left_.push_back(pair);
-                    else
-                        never_.push_back(pair);
-                }
+        std::vector<bool> bound(levels_.size());
+        each_pair([&](Pair const& pair) {
+            if (refused_(with(pair))) bound[pair.a] = bound[pair.b] = true;
+        });
+        for (bool const first : {true, false})
+            for (std::size_t f = 0; f < levels_.size(); ++f)
+                if (bound[f] == first) decided_.push_back(f);
+        each_pair(
+            [&](Pair const& pair) { (completes(with(pair)) ? left_ : never_).push_back(pair); });
         for (Pair const& pair : left_) want(pair, true);
         had_ = left_.size();
     }
@@ -86,13 +86,20 @@ class Covering {
         std::size_t const x = first_[pair.a] + pair.i, y = first_[pair.b] + pair.j;
         wanted_[x][y] = wanted_[y][x] = wanted;
     }
+    template <class F> void each_pair(F f) const {
+        for (std::size_t a = 0; a < levels_.size(); ++a)
+            for (std::size_t b = 0; b < a; ++b)
+                for (std::size_t i = 0; i < levels_[a] * levels_[b]; ++i)
+                    f(Pair{a, i % levels_[a], b, i / levels_[a]});
+    }
     // Whether what is undecided can be decided.
     bool completes(Choice choice) const {
         if (refused_(choice)) return false;
-        auto const at = std::find(choice.begin(), choice.end(), undecided);
-        if (at == choice.end()) return true;
-        for (std::size_t i = 0; i < levels_[static_cast<std::size_t>(at - choice.begin())]; ++i) {
-            *at = i;
+        auto const at = std::find_if(decided_.begin(), decided_.end(),
+                                     [&](std::size_t f) { return choice[f] == undecided; });
+        if (at == decided_.end()) return true;
+        for (std::size_t i = 0; i < levels_[*at]; ++i) {
+            choice[*at] = i;
             if (completes(choice)) return true;
         }
         return false;
@@ -142,7 +149,8 @@ class Covering {
     std::vector<std::size_t> levels_;
     Refused refused_;
     std::mt19937_64 random_;
-    std::vector<std::size_t> first_; // of each factor's levels, among those of all
+    std::vector<std::size_t> first_;   // of each factor's levels, among those of all
+    std::vector<std::size_t> decided_; // factors in turn, first those that do not go with all
     std::vector<std::vector<bool>> wanted_;
     std::vector<std::size_t> dealt_;
     std::vector<Pair> left_, never_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -48,20 +49,27 @@ template <class Member> class AnyCrew {
     }
     /// What f(train) returns, on all ranks the same.
     template <class F> auto all(F f) {
-        std::vector<decltype(f((*this)[0]))> results(ranks());
-        each([&](std::size_t r) { results[r] = f((*this)[r]); });
-        rethrow();
-        for (auto const& result : results)
-            if (result.loss != results[0].loss || result.weight != results[0].weight ||
-                result.skipped() != results[0].skipped() ||
-                (!result.skipped() && result.gradient_norm != results[0].gradient_norm))
-                throw std::logic_error("ranks return different losses");
-        if (std::string const wrong = fault(); !wrong.empty()) throw std::logic_error(wrong);
-        return results[0];
+        return all_of([&](std::size_t r) { return f((*this)[r]); });
     }
+    /// A step that all have started.
+    struct Pending {
+        AnyCrew* crew;
+        std::vector<std::optional<typename Train::Pending>> steps; ///< by rank
+
+        auto result() {
+            return crew->all_of([&](std::size_t r) { return steps[r]->result(); });
+        }
+    };
 
     /// As Training.
     ///@{
+    template <class X, class Y> Pending start(X const& inputs, Y const& targets) {
+        Pending step{this, {}};
+        step.steps.resize(ranks());
+        each([&](std::size_t r) { step.steps[r].emplace((*this)[r].start(inputs, targets)); });
+        rethrow();
+        return step;
+    }
     template <class X, class Y> auto step(X const& inputs, Y const& targets) {
         return all([&](Train& train) { return train.step(inputs, targets); });
     }
@@ -107,6 +115,19 @@ template <class Member> class AnyCrew {
     std::vector<Member> members_;
 
   private:
+    // What f(rank) returns, likewise.
+    template <class F> auto all_of(F f) {
+        std::vector<decltype(f(0))> results(ranks());
+        each([&](std::size_t r) { results[r] = f(r); });
+        rethrow();
+        for (auto const& result : results)
+            if (result.loss != results[0].loss || result.weight != results[0].weight ||
+                result.skipped() != results[0].skipped() ||
+                (!result.skipped() && result.gradient_norm != results[0].gradient_norm))
+                throw std::logic_error("ranks return different losses");
+        if (std::string const wrong = fault(); !wrong.empty()) throw std::logic_error(wrong);
+        return results[0];
+    }
     // What was wrong with their messages; nothing if it is empty.
     virtual std::string fault() const { return ""; }
 

@@ -20,14 +20,14 @@
 
 namespace toy {
 
-/// One that throws when it is told to.
-struct Trips : Limited<float, 6> {
+/// Layer L, which throws when it is told to, at once, whatever L puts on a stream.
+template <class L> struct Trips : L {
     std::atomic<bool>* now = nullptr;
 
-    Trips() { most = 3000; }
+    Trips() { this->most = 3000; }
     void forward(auto& context, auto x, auto y) const {
         if (now && *now) throw std::range_error("now");
-        Limited<float, 6>::forward(context, x, y);
+        L::forward(context, x, y);
     }
 };
 /// Reads a tensor of the mini-batch that no layer in front has seen, and a number of the step.
@@ -72,24 +72,23 @@ struct Shifted {
 };
 struct TogetherFactors; ///< of what is tied
 template <class L> using TogetherTied = TiedTo<L, TogetherFactors>;
-/// Of all kinds of layers that there are. The tap is no first layer: where that is frozen nothing
-/// flows below.
-using TogetherNet = gpipe::Pipeline<
-    Linear<float, 5, 6>, gpipe::GradientTap<gpipe::Tensor<float, 6>>,
-    OfOne<gpipe::SyncBatchNorm<gpipe::Tensor<float, 6>>>, TogetherTied<Give<float, 6, 1>>,
-    Dropout<float, 6>, Counter<float, 6>, TogetherTied<Give<float, 6, 3>>, Tanh<float, 6>,
-    Linear<float, 6, 6>, Times<float, 6, 3>, Trips, Plus<float, 6, 4>,
-    OfOne<gpipe::BatchNorm<gpipe::Tensor<float, 6>, gpipe::RunningStatistics::micro_batch>>,
-    Times<float, 6, 2>, StepCounter<float, 6>, Masked, Plus<float, 6, 1>, Masked, Shifted,
-    StrictLinear<float, 6, 3>>;
-/// A layer of a net which is no constant.
-template <class L, std::size_t layer> L& layer_of(TogetherNet& net) {
-    constexpr std::size_t leaf = TogetherNet::leaf_of(layer);
-    return const_cast<L&>(*static_cast<L const*>(net.leaf_objects()[leaf]));
-}
-inline Trips& trips_of(TogetherNet& net) { return layer_of<Trips, 10>(net); }
-inline auto& tap_of(TogetherNet& net) {
-    return layer_of<gpipe::GradientTap<gpipe::Tensor<float, 6>>, 1>(net);
+/// Of all kinds of layers that there are, each wrapped in W. The tap is no first layer: where that
+/// is frozen nothing flows below.
+template <template <class> class W>
+using TogetherNetOf = gpipe::Pipeline<
+    W<Linear<float, 5, 6>>, W<gpipe::GradientTap<gpipe::Tensor<float, 6>>>,
+    W<OfOne<gpipe::SyncBatchNorm<gpipe::Tensor<float, 6>>>>, W<TogetherTied<Give<float, 6, 1>>>,
+    W<Dropout<float, 6>>, W<Counter<float, 6>>, W<TogetherTied<Give<float, 6, 3>>>,
+    W<Tanh<float, 6>>, W<Linear<float, 6, 6>>, W<Times<float, 6, 3>>, Trips<W<Limited<float, 6>>>,
+    W<Plus<float, 6, 4>>,
+    W<OfOne<gpipe::BatchNorm<gpipe::Tensor<float, 6>, gpipe::RunningStatistics::micro_batch>>>,
+    W<Times<float, 6, 2>>, W<StepCounter<float, 6>>, W<Masked>, W<Plus<float, 6, 1>>, W<Masked>,
+    W<Shifted>, W<StrictLinear<float, 6, 3>>>;
+using TogetherNet = TogetherNetOf<Bare>;
+/// A layer of such a net which is no constant.
+template <std::size_t layer, class Net> auto& layer_of(Net& net) {
+    using L = typename Net::template Layer<layer>;
+    return const_cast<L&>(*static_cast<L const*>(net.leaf_objects()[Net::leaf_of(layer)]));
 }
 
 /// Random, of so many samples.
@@ -106,16 +105,14 @@ struct TogetherData : Data<float> {
         return {inputs, mask, gpipe::none};
     }
 };
-/// Calls f(it), or of a crew with each part.
+/// Calls f(it), or of a crew with all parts at once.
 template <class T, class F> void each_part(T& train, F f) {
-    if constexpr (requires { train.ranks(); })
-        for (std::size_t r = 0; r < train.ranks(); ++r) f(train[r]);
-    else
+    if constexpr (requires { train.ranks(); }) {
+        train.each([&](std::size_t r) { f(train[r]); });
+        train.rethrow();
+    } else {
         f(train);
-}
-/// Sets that number of the next step.
-template <class T> void heat(T& train, float value) {
-    each_part(train, [&](auto& part) { part.template constant<Heat>().value = value; });
+    }
 }
 
 } // namespace toy
