@@ -386,12 +386,12 @@ TEST_CASE("P1 side inputs, constants, buffers and what replicas tell each other 
         if (world().ranks() % replicas != 0) continue;
         auto const make = [] {
             toy::TogetherNet net;
-            toy::trips_of(net).most = 1e30f; // of one sample norms make large numbers
+            toy::layer_of<10>(net).most = 1e30f; // of one sample norms make large numbers
             return net;
         };
         train_replicas<gpipe::shard::Nothing, toy::TogetherData>(
             replicas, make, [](auto& train, std::size_t step) {
-                toy::heat(train, 1 + static_cast<Real>(step) / 16);
+                train.template constant<toy::Heat>().value = 1 + static_cast<Real>(step) / 16;
             });
     }
 }

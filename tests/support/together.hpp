@@ -254,15 +254,14 @@ std::vector<double> run(T& train, Choice const& choice, Shared& shared, Steps& s
         CHECK(begun > 0);
         CHECK((begun == ended || choice[fails] == 1)); // what throws has no end
     }
-    std::atomic<std::size_t> used = 0,
-                             planned =
-                                 0; // of a crew each plans for a replica's devices, and has some
+    // Of a crew each plans for a replica's devices, and has some of them.
+    std::atomic<std::size_t> used = 0, planned = 0; // by threads
+    std::size_t plans = 1;
     each_part(train, [&](auto& part) {
         used += part.used_bytes();
         planned = part.planned_bytes();
     });
-    std::size_t const plans = requires { train.ranks(); }
-    ? all : 1;
+    if constexpr (requires { train.ranks(); }) plans = all;
     CHECK(used == plans * planned);
     return result;
 }

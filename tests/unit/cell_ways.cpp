@@ -74,7 +74,7 @@ void check_way(CellWay const& way, bool retains) {
         TensorPlace const& at = way.places[t];
         REQUIRE(at.offset % gpipe::slot_alignment == 0);
         REQUIRE((at.part == TensorPlace::retained) ==
-                (retains && one.begin < way.calls.restart && one.end >= way.calls.restart));
+                (retains && one.begin < way.calls.restart && one.end >= way.calls.begin[1]));
         if (at.part == TensorPlace::retained) {
             REQUIRE(at.offset == retained);
             retained += one.bytes;
