@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 /// @file
-/// What of <thread> and <mutex> a training needs: a program would parse those, and <chrono> with
-/// them, for a seventh of a second.
+/// What a training needs of threads and mutexes: the standard's headers of these, and of clocks
+/// with them, would take a program a seventh of a second to parse.
 
 namespace gpipe::detail {
 
