@@ -147,9 +147,9 @@ std::vector<double> found(Choice const& choice, Steps& steps) {
 
 } // namespace
 
-TEST_CASE("P1 P3 P5 P6 a sample of 200 trainings on GPUs in which each choice stands with each "
+TEST_CASE("P1 P3 P5 P6 a sample of 120 trainings on GPUs in which each choice stands with each "
           "other, and nothing races") {
-    std::size_t const trainings = toy::long_tests() ? 5000 : toy::sanitized ? 30 : 200;
+    std::size_t const trainings = toy::long_tests() ? 5000 : toy::sanitized ? 30 : 120;
     toy::together::check_sample({toy::together::levels({3, 3, 3, 3, 4, 2}), refused, 9}, refused,
                                 trainings, {.count = 4}, found);
 }
