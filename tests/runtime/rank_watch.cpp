@@ -171,6 +171,21 @@ TEST_CASE("what is on its way has time to arrive before who has ended is lost") 
     CHECK(board.verdict().words == "has ended");
 }
 
+TEST_CASE("where all wait for everybody, who has been silent since is lost, or else nobody") {
+    for (bool const stopped : {false, true}) {
+        gpipe::detail::WatchBoard board(0, 3);
+        WatchPlace waits;
+        waits.waits_for = WatchPlace::everybody;
+        board.note_own(waits);
+        board.ranks[1].place = board.ranks[2].place = waits;
+        if (stopped) board.ranks[1].heard -= 1.5;
+        CHECK(board.blame(WatchPlace::everybody));
+        CHECK(board.verdict().rank == (stopped ? 1 : WatchPlace::nobody));
+        CHECK(contains(board.verdict().words,
+                       stopped ? "has been silent for " : "wait for each other"));
+    }
+}
+
 TEST_CASE("why somebody has ended, if another tells it soon, is said, not that it has") {
     // A machine that others use may be late some times.
     std::string words;

@@ -123,6 +123,8 @@ class BytePlanner {
                 if (call.dy == tensor::output_gradient) edges[e].giver_takes.add(way, stage);
             }
             std::size_t const layer = plan_.first[c] + call.layer;
+            // The loss comes behind all layers, of which most are no ends of skips.
+            if (layer == chain_.size || chain_.layers[layer].skips.count() == 0) continue;
             for (std::size_t s = 0; s < chain_.skips.size(); ++s) {
                 std::uint32_t const e = plan_.skip_edges[s];
                 if (e == Operands::none) continue;

@@ -74,7 +74,8 @@ class WatchBoard {
             }
             rank = who.place.waits_for;
         }
-        return judge(WatchPlace::nobody, self_, "wait for each other");
+        // Or one that has been stopped when it waited itself.
+        return find_silent(1) || judge(WatchPlace::nobody, self_, "wait for each other");
     }
     /// Likewise a rank that has ended, without a farewell, for longer than this.
     bool find_ended(double patience) {
