@@ -16,10 +16,13 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <pthread.h>
 
 using gpipe::detail::Bell;
 using gpipe::device::Host;
@@ -341,4 +344,17 @@ TEST_CASE("the deferred device notices who writes beside its memory") {
     buffer.data()[-1] = old;
     buffer.data()[512] = std::byte{0};
     CHECK(!buffer.intact());
+}
+
+TEST_CASE("a Host for which the system has no thread says so, and the next one has them") {
+    pthread_attr_t before, larger; // stacks for which there are no addresses
+    REQUIRE(pthread_getattr_default_np(&before) == 0);
+    REQUIRE(pthread_attr_init(&larger) == 0);
+    REQUIRE(pthread_attr_setstacksize(&larger, std::size_t{1} << 47) == 0);
+    REQUIRE(pthread_setattr_default_np(&larger) == 0);
+    CHECK_THROWS_AS(Host({.threads = 3}, 3), std::system_error);
+    REQUIRE(pthread_setattr_default_np(&before) == 0);
+    CHECK_NOTHROW(Host({.threads = 3}, 3));
+    pthread_attr_destroy(&larger);
+    pthread_attr_destroy(&before);
 }
