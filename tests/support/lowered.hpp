@@ -24,7 +24,7 @@ constexpr gpipe::Edges neighbours(std::size_t cells) {
         all[e].to = e + 1;
         read_in(all[e].taker_reads, gpipe::Stage::recompute);
         read_in(all[e].taker_reads, gpipe::Stage::backward);
-        read_in(all[e].giver_takes, gpipe::Stage::backward);
+        read_in(all[e].gradient_reads, gpipe::Stage::backward);
     }
     return {cells, static_cast<gpipe::Array<gpipe::Edge>&&>(all)};
 }

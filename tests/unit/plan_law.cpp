@@ -1081,7 +1081,7 @@ Lowered some_edges(Random& random) {
             edge.gradient = random() % 4 != 0;
             if (programs.device_of(from) != programs.device_of(to)) edge.link = Link::copied;
             for (gpipe::CallReads* const reads :
-                 {&edge.taker_reads, &edge.giver_reads, &edge.giver_takes})
+                 {&edge.taker_reads, &edge.giver_reads, &edge.gradient_reads})
                 for (gpipe::Stage const stage :
                      {gpipe::Stage::backward, gpipe::Stage::weight_gradient})
                     if (random() % 2 == 0) toy::read_in(*reads, stage);

@@ -71,7 +71,7 @@ struct Slots {
             if (uses.giver_reverses && uses.giver_weighs) toy::read_in(giver, weight_gradient);
             edges[e].taker_reads = taker;
             edges[e].giver_reads = giver;
-            edges[e].giver_takes = takes;
+            edges[e].gradient_reads = takes;
         }
         lowered = toy::lower(programs, edges);
         auto values = toy::any_cells(cells);

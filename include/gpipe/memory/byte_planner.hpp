@@ -120,7 +120,7 @@ class BytePlanner {
             for (std::uint32_t const e : edges.out_of(c)) {
                 if (edges[e].is_skip() || !reverses) continue;
                 if (call.y == tensor::output) edges[e].giver_reads.add(way, stage);
-                if (call.dy == tensor::output_gradient) edges[e].giver_takes.add(way, stage);
+                if (call.dy == tensor::output_gradient) edges[e].gradient_reads.add(way, stage);
             }
             std::size_t const layer = plan_.first[c] + call.layer;
             // The loss comes behind all layers, of which most are no ends of skips.
@@ -131,7 +131,8 @@ class BytePlanner {
                 if (chain_.skips[s].to == layer &&
                     (!reverses || chain_.layers[layer].skips.backward_reads))
                     edges[e].taker_reads.add(way, stage);
-                if (chain_.skips[s].from == layer && reverses) edges[e].giver_takes.add(way, stage);
+                if (chain_.skips[s].from == layer && reverses)
+                    edges[e].gradient_reads.add(way, stage);
             }
         }
     }

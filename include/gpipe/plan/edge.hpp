@@ -30,7 +30,7 @@ struct Edge {
     ///@{
     CallReads taker_reads{};
     CallReads giver_reads{};
-    CallReads giver_takes{};
+    CallReads gradient_reads{};
     ///@}
     /// By which addresses layers know them: a skip has two, for the tensor and for its gradient; 0
     /// of what are inputs and outputs, else counted from 1.

@@ -120,7 +120,7 @@ class OperandBuilder {
                                                : Holds::output,
                      e, Region::output);
             // Without a gradient a turn, which between ranks nobody waits for.
-            if (edge.gradient ? edge.giver_takes.in(way_, stage)
+            if (edge.gradient ? edge.gradient_reads.in(way_, stage)
                               : first && !edge.is_skip() && edge.link != Link::sent)
                 read(edge.shared() || !edge.gradient ? Holds::gradient : Holds::arrived, e,
                      edge.is_skip() ? skip_address(edge.giver_slot, true)
