@@ -421,7 +421,7 @@ class Definition {
         std::byte* const output = at(gpipe::Region::output);
         std::byte* const block = at(gpipe::Region::retained);
         move(out ? block : input, out ? output : block, retained);
-        if (plan_.cells[step.cell].input_moves && (out ? input : output))
+        if (plan_.cells[step.cell].input_moves)
             move(out ? input : input + retained, out ? output + retained : output,
                  plan_.lowered.edges[step.cell - 1].bytes);
         return result;

@@ -200,7 +200,7 @@ class OperandBuilder {
 
     // Whether that goes to slower memory, if anything of the micro-batch does.
     constexpr bool moves_input(Edge const& edge) const {
-        return cells_[now_.cell].input_moves && !edge.is_skip() && edge.taker_reads.in(way_);
+        return cells_[now_.cell].input_moves && !edge.is_skip();
     }
     constexpr bool moved() const { return lowered_.offloads.moved(now_.cell, now_.micro_batch); }
     // Behind the forward.

@@ -41,11 +41,6 @@ class CallReads {
     constexpr bool in(std::size_t way, Stage stage) const {
         return way < way_evaluates && (bits_ & bit(way, stage)) != 0;
     }
-    /// Whether they do in that way.
-    constexpr bool in(std::size_t way) const {
-        return way < way_evaluates &&
-               (bits_ >> (stage_count * way) & ((1u << stage_count) - 1)) != 0;
-    }
     /// Whether they ever do.
     constexpr bool any() const { return bits_ != 0; }
 

@@ -55,12 +55,11 @@ template <DeviceRuntime Device> class StepCopies {
     }
     void offload(Run const& run, StepTable const& table, Step const& step) {
         CellRow const& cell = tables_.cells[step.cell];
+        std::size_t const input = cell.input(run.ranges[step.micro_batch].count);
         std::byte* const block = table.of(step, Region::retained);
         std::byte* const from = table.of(step, Region::input);
         std::byte* const to = table.of(step, Region::output);
         bool const out = step.kind == Kind::offload;
-        std::size_t const input =
-            (out ? from : to) ? cell.input(run.ranges[step.micro_batch].count) : 0;
         copy(step, out ? block : from, out ? to : block, cell.retained);
         copy(step, out ? from : from + cell.retained, out ? to + cell.retained : to, input);
     }
