@@ -84,7 +84,9 @@ template <class Net, class... Policies> class ConstantPlan {
         return plan_with(samples, plan_bytes, link, true).devices[device].total();
     }
     /// The whole memory plan for micro-batches of up to `samples` samples, where any two devices
-    /// have such a link and nobody wants the norm of the gradients.
+    /// have such a link and nobody wants the norm of the gradients. What actions wait for is found
+    /// by the sweep that proves tables, see find_needs(): of an order in which something is read
+    /// before it is written this is no constant.
     static constexpr MemoryPlan
     plan_for(std::size_t samples, Link link = Link::shared) requires(is_constant&& knows_replicas) {
         return plan_with(samples, plan_memory, link, false);
