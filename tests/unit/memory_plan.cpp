@@ -225,6 +225,51 @@ TEST_CASE("no plan is smaller than what lives at once, under any schedule there 
     }
 }
 
+TEST_CASE("in the plan's order a place is one value's at a time") {
+    std::mt19937_64 random(9);
+    std::size_t shared = 0; // pairs that have bytes in turns
+    auto const check = [&](Programs const& schedule) {
+        std::size_t const length = schedule.cells() + 2;
+        toy::RandomChain const chain = toy::random_chain(random, length, {});
+        MemoryPlan const plan = gpipe::plan_memory({chain.shape(),
+                                                    toy::some_cut(random, schedule.cells(), length),
+                                                    0,
+                                                    2,
+                                                    {},
+                                                    toy::mixed_links(schedule, random)},
+                                                   gpipe::checkpoint::ExceptLast::lower(schedule));
+        std::vector<std::size_t> position(plan.lowered.programs.size());
+        for (std::size_t n = 0; n < position.size(); ++n) position[plan.lowered.order[n]] = n;
+        std::vector<gpipe::Stay> places;
+        for (std::size_t v = 0; v < plan.operands.values.size(); ++v)
+            if (auto const at = place(plan, v); at.at.begin < at.at.end) {
+                std::size_t first = position.size(), last = 0; // in the order
+                for (std::size_t i = 0; i < position.size(); ++i)
+                    for (gpipe::Operand const& operand : plan.operands[i])
+                        if (operand.value == v) {
+                            first = std::min(first, position[i]);
+                            last = std::max(last, position[i]);
+                        }
+                CHECK((first == position[at.from] && last == position[at.to]));
+                CHECK(at.from == plan.operands.values[v].writer);
+                places.push_back(at);
+            }
+        for (gpipe::Stay const& a : places)
+            for (gpipe::Stay const& b : places) {
+                if (&a == &b || a.at.space != b.at.space || a.at.begin >= b.at.end ||
+                    b.at.begin >= a.at.end)
+                    continue;
+                ++shared;
+                // In one action tensors inside of it take turns.
+                CHECK((position[a.to] <= position[b.from] || position[b.to] <= position[a.from]));
+            }
+    };
+    toy::each_of_catalogue(3, 3, 4, [&](gpipe::schedule::Dynamic schedule, std::size_t k) {
+        check(schedule.programs(k, 4));
+    });
+    CHECK(shared > 1000);
+}
+
 TEST_CASE("more samples never take fewer bytes") {
     std::mt19937_64 random(2);
     for (std::size_t round = 0; round < toy::cases(100); ++round) {

@@ -89,4 +89,25 @@ class Located {
     Array<Span> spans_; // by value
 };
 
+/// Where a value of a plan's table lies, and how long: in Lowered::order.
+struct Stay {
+    Span at;                ///< see Located
+    std::uint32_t from = 0; ///< the action that writes it, or the first that finds it
+    std::uint32_t to = 0;   ///< the last that uses it
+};
+
+/// Of a value, by its number: see Operands::number().
+[[gnu::cold]] GPIPE_INLINE constexpr Stay place(MemoryPlan const& plan, std::size_t value) {
+    Stay result{Located(plan)[value]};
+    bool any = false;
+    for (std::uint32_t const i : plan.lowered.order)
+        for (Operand const& operand : plan.operands[i]) {
+            if (operand.value != value) continue;
+            if (!any) result.from = i;
+            result.to = i;
+            any = true;
+        }
+    return result;
+}
+
 } // namespace gpipe
