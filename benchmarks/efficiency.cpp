@@ -1,9 +1,11 @@
 // How much faster two cells train than one, for the network of train_gpt: beside what the program
 // allows with the durations of its actions, and what two independent trainings at once get out of
-// this machine, whose cores share caches, memory and power.
+// this machine, whose cores share caches, memory and power. With --beside, how long both take while
+// other processes want all cores but one, beside what a fair share allows.
 #include "support/list.hpp"
 #include "support/quiet.hpp"
 #include "support/record.hpp"
+#include "support/spinning_process.hpp"
 #include "support/summary.hpp"
 
 #include "gpt/host_operations.hpp"
@@ -17,6 +19,7 @@
 #include <barrier>
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -41,6 +44,7 @@ struct Settings {
     std::size_t steps = 2;
     std::size_t rounds = 15;
     double dropout = 0;
+    bool beside = false;
     bool json = false;
 };
 
@@ -101,15 +105,22 @@ class Comparison {
     }
 
     void run(Summary& summary) {
-        std::function<void()> const turns[] = {[&] { alone_.push_back(seconds_for(*one_)); },
-                                               [&] { both_.push_back(seconds_for(*two_)); },
-                                               [&] { at_once(); }, [&] { time_actions(); }};
+        std::vector<std::function<void()>> turns{[&] { alone_.push_back(seconds_for(*one_)); },
+                                                 [&] { both_.push_back(seconds_for(*two_)); },
+                                                 [&] { at_once(); }, [&] { time_actions(); }};
+        if (settings_.beside)
+            turns.emplace_back([&] {
+                std::deque<SpinningProcess> others; // one less than there are cores
+                while (others.size() + 1 < std::thread::hardware_concurrency())
+                    others.emplace_back();
+                beside_.push_back(seconds_for(*two_));
+            });
         for (auto const& turn : turns) turn(); // caches, and what libraries set up once
-        alone_.clear(), both_.clear(), machine_.clear();
+        alone_.clear(), both_.clear(), machine_.clear(), beside_.clear();
         for (std::size_t round = 0; round < settings_.rounds; ++round)
-            for (std::size_t i = 0; i < std::size(turns); ++i) {
+            for (std::size_t i = 0; i < turns.size(); ++i) {
                 wait_until_quiet();
-                turns[round % 2 == 0 ? i : std::size(turns) - 1 - i]();
+                turns[round % 2 == 0 ? i : turns.size() - 1 - i]();
             }
         report(summary);
     }
@@ -163,6 +174,12 @@ class Comparison {
         std::vector<double> goal = machine;
         for (double& value : goal) value *= bound / 2;
         summary.add("speed-up / goal", median(speed_up) / median(goal));
+        // One more wants to run than there are cores.
+        double const cores = std::thread::hardware_concurrency();
+        std::vector<double> shares = ratios(beside_, both_);
+        for (double& share : shares) share *= cores / (cores + 1);
+        if (settings_.beside)
+            summary.add("two cells beside other processes / fair share", median(shares), 1.15);
 
         if (settings_.json) {
             Record record("efficiency");
@@ -177,6 +194,7 @@ class Comparison {
             record.add("bound", bound).add("machine", median(machine));
             record.add("step_seconds_one", median(alone_) / double(settings_.steps));
             record.add("step_seconds_two", median(both_) / double(settings_.steps));
+            if (settings_.beside) record.add("fair_share_beside", median(shares));
             record.compare("speed-up of K = 2 over K = 1", speed_up, "machine", goal);
             record.print();
             return;
@@ -208,6 +226,7 @@ class Comparison {
     std::vector<double> alone_;
     std::vector<double> both_;
     std::vector<double> machine_;
+    std::vector<double> beside_; // two cells, beside another process
 };
 
 } // namespace
@@ -229,6 +248,10 @@ int main(int argc, char** argv) {
     options.number("steps", "steps of each system in each round", settings.steps, 1, 1000);
     options.number("rounds", "interleaved rounds", settings.rounds, 1, 100'000);
     options.number("dropout", "of the network", settings.dropout, 0, 0.9);
+    options.flag("beside",
+                 "two cells while other processes want all cores but one, too / what a fair\n"
+                 "share allows (goal: at most 1.15)",
+                 settings.beside);
     options.flag("json", "one JSON object per line", settings.json);
     if (auto const status = options.parse(argc, argv)) return *status;
     if (auto const* what = gpt::missing_instructions())
