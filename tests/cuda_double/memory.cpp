@@ -104,7 +104,7 @@ TEST_CASE("the host cannot touch memory of a device, and a kernel only what it s
 }
 
 TEST_CASE("a crash says which memory was touched, and by whom") {
-    Session session;
+    Session session({.protects = true});
     {
         Buffer const buffer(0, 64);
         Stream const stream(0);

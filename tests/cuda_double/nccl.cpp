@@ -1439,6 +1439,7 @@ void takes_what_its_plan_says(gpipe::schedule::Dynamic const& schedule, std::siz
     CAPTURE(graphs);
     CAPTURE(between);
     auto of = session(cells * replicas, 0);
+    of.protects = false;
     of.lasts = toy::Takes{.alike = true, .between = between};
     cuda_double::Session const doubles(of);
     toy::Watch watch;
@@ -1509,6 +1510,7 @@ double time_of_a_step(gpipe::schedule::Dynamic const& schedule, std::size_t cell
                       toy::Takes takes) {
     using OnGpu = TrainOf<gpipe::shard::Nothing, Net, Policies...>;
     auto of = session(cells, 0);
+    of.protects = false;
     of.lasts = takes;
     cuda_double::Session const doubles(of);
     toy::Watch watch;

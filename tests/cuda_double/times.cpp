@@ -64,6 +64,7 @@ template <class Train> class Clocked {
         : takes_(std::make_shared<Takes>(of.takes)),
           session_({.devices = static_cast<int>(of.cells * of.replicas),
                     .peers = [peers = of.peers](int, int) { return peers; },
+                    .protects = false,
                     .lasts = [takes = takes_](auto const& piece) { return (*takes)(piece); }}),
           train_(std::make_unique<Train>(make_net(watch_), LossOf<Net>{}, gpipe::SGD{1e-3f},
                                          options(of))),

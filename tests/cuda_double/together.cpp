@@ -137,8 +137,7 @@ std::vector<double> found(Choice const& choice, Steps& steps) {
     cuda_double::Session const doubles(
         {.devices = static_cast<int>(count_gpus(choice, devices_in_all)),
          .seed = choice[order],
-         .peers = [peers = choice[link] != 2](int, int) { return peers; },
-         .protects = choice[order] == 0}); // to watch pages takes half of the time
+         .peers = [peers = choice[link] != 2](int, int) { return peers; }});
     steps.overlap = choice[overlap] == 1;
     auto seen = trained(choice, steps);
     CHECK(cuda_double::complaints() == "");

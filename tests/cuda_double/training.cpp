@@ -430,7 +430,7 @@ TEST_CASE("every wait, record and copy is needed: leaving out any one of them is
                 for (std::size_t cells : {2, 4}) {
                     if (turn++ % toy::one_of(47) != 0) continue;
                     for (std::size_t n = 0;; ++n) {
-                        cuda_double::Session session(session_options(way, 2));
+                        cuda_double::Session session(session_options(way, 2, n % 4));
                         cuda_double::drop_call(n);
                         std::string trouble = outcome(expected, cells, 2, schedule.policy,
                                                       checkpointing.policy, micro_batches, way);
@@ -497,7 +497,7 @@ TEST_CASE("P6 whatever call fails, an exception names it, nothing leaks, and a n
             REQUIRE(first_kernel < last_kernel);
         }
         for (std::size_t n = 0;; n += toy::one_of(3)) {
-            cuda_double::Session session(session_options(way, 2));
+            cuda_double::Session session(session_options(way, 2, n % 4));
             cuda_double::fail_call(n, cudaErrorMemoryAllocation);
             toy::Watch watch;
             std::string said;
