@@ -59,6 +59,8 @@ struct Nccl {
     std::map<std::uint64_t, Clique> cliques; // by id
     std::map<ncclComm_t, std::unique_ptr<ncclComm>> communicators;
     std::map<std::thread::id, std::vector<Put>> groups; // that have begun
+    // By stream, and place in a group.
+    std::map<std::pair<std::size_t, std::size_t>, std::size_t> chains;
     Trap trap;
     ncclResult_t trapped = ncclSuccess;
     Change change;
@@ -72,6 +74,7 @@ Nccl& nccl(World& w) {
         the.cliques.clear();
         the.communicators.clear();
         the.groups.clear();
+        the.chains.clear();
         the.trap = {};
         the.change = {};
         the.ids = 0;
@@ -176,7 +179,11 @@ void enqueue(World& w, std::vector<Put> const& puts) {
         s.after = before.after;
         if (puts.size() > 1) { // a stream of its own, as it were
             s.number = before.number + 1000 * (i + 1);
-            if (!s.capture) s.chain = w.new_chain();
+            if (!s.capture) { // its groups come one after the other
+                auto const [own, fresh] = nccl(w).chains.try_emplace({before.number, i});
+                if (fresh) own->second = w.new_chain();
+                s.chain = own->second;
+            }
         }
         if (w.enqueue(s, std::move(work)) != cudaSuccess)
             puts[i].communicator->error = ncclUnhandledCudaError;

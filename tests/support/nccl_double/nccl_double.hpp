@@ -26,7 +26,7 @@
 namespace nccl_double {
 
 /// Bytes of its device's memory that a communicator takes.
-inline constexpr std::size_t memory = 3 << 20;
+inline constexpr std::size_t memory = 3 << 14;
 
 /// @name Faults, each counted from now on, from 0.
 /// @{
