@@ -188,6 +188,7 @@ int main(int, char** arguments) {
             say("LEFT", error.what());
             throw;
         }
+        return way == "leave"; // of a 0 without MPI_Finalize MPICH's mpiexec may make one of all
     } catch (std::exception const& error) {
         say("ENDS", error.what());
         return 1;
