@@ -214,11 +214,12 @@ inline FinishedPlan finish_plan(PlannedNet const& net, PlanCase const& of) {
     auto const table = [&](Lowered const& lowered, Operands const& all, bool evaluates) {
         Placement const placement = place_programs(lowered, ranks, 1, !is_sent, cost);
         Lanes lanes = merge_lanes(lowered, placement, cost);
-        StepTable steps = step_table(plan, lowered, all, placement, lanes, arenas, host, evaluates);
         if (is_sent && !evaluates) {
-            result.lanes = std::move(lanes);
+            result.lanes = lanes;
             result.cost = cost;
         }
+        StepTable steps =
+            step_table(plan, lowered, all, placement, std::move(lanes), arenas, host, evaluates);
         check_table(steps, plan, lowered, all);
         return steps;
     };

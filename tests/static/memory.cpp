@@ -28,8 +28,7 @@ constexpr gpipe::Pools pools(Programs const& programs, bool gradient = true) {
     auto const operands = find_operands(lowered, toy::any_cells(programs.cells()));
     gpipe::Walk const walk = walk_of(lowered);
     std::size_t const count = gpipe::Pools(edges.size(), programs.cells(), 0).size();
-    return assign_slots(walk, lowered, operands, gpipe::HappensBefore(walk, operands),
-                        gpipe::Array<gpipe::Patience>(count));
+    return assign_slots(walk, lowered, operands, gpipe::Array<gpipe::Patience>(count));
 }
 constexpr std::size_t slots(Programs const& programs, std::size_t cell, bool gradient = true) {
     return pools(programs, gradient).pool(gpipe::Holds::input, cell - 1).slots;

@@ -42,19 +42,18 @@ std::size_t compare(Table const& table) {
             expected[of] = std::max(expected[of], position[other]);
         };
         if (!on[stream].empty()) join(on[stream].back());
-        std::uint32_t* const now = clocks.begin(i, stream, position[i]);
+        clocks.begin(i, stream, position[i]);
         if (needed != i) {
             std::size_t const of = table.actions[needed].stream;
-            bool const sure = now[of] >= position[needed];
+            bool const sure = clocks.now(of) >= position[needed];
             // As the sweep does, which may ask for one of which it is sure.
-            clocks.join(needed);
-            now[of] = std::max(now[of], position[needed]);
+            clocks.join(needed, of, position[needed]);
             if (!sure)
                 for (std::size_t s = 0; s < table.streams; ++s)
                     wrong += clocks.count(needed, s) != all[needed][s];
             join(needed);
         }
-        wrong += !std::equal(expected.begin(), expected.end(), now);
+        for (std::size_t s = 0; s < table.streams; ++s) wrong += clocks.now(s) != expected[s];
         on[stream].push_back(i);
         all.push_back(expected);
     }

@@ -85,8 +85,7 @@ struct Slots {
             for (Holds const holds : {Holds::output, Holds::staged_output, Holds::staged_gradient})
                 patience[pools.number(holds, e)].enough =
                     std::min<std::size_t>(2, programs.micro_batches());
-        pools =
-            assign_slots(walk, lowered, operands, gpipe::HappensBefore(walk, operands), patience);
+        pools = assign_slots(walk, lowered, operands, patience);
     }
     std::size_t count(Holds holds, std::size_t owner) const {
         return pools.pool(holds, owner).slots;

@@ -222,8 +222,7 @@ class BytePlanner {
             for (std::uint32_t const e : plan_.lowered.edges.into(c))
                 patience[numbers.number(Holds::input_back, e)] = two;
         }
-        plan_.pools = assign_slots(walk, plan_.lowered, plan_.operands,
-                                   HappensBefore(walk, plan_.operands), patience);
+        plan_.pools = assign_slots(walk, plan_.lowered, plan_.operands, patience);
     }
 
     constexpr CellMaker maker(bool retains) const {

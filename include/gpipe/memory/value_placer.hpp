@@ -155,7 +155,8 @@ class ValuePlacer {
             life.writer = user;
             life.from = operand.from;
         }
-        life.to[life.last.add(user, before_)] = operand.to;
+        auto const sure = [&](std::uint32_t other) { return before_(other, user); };
+        life.to[life.last.add(user, sure)] = operand.to;
         Value const& value = operands_.values[operand.value];
         if (!is_placed(value.holds)) return;
         bool const here = walk_.stream[user] == device_of(value);

@@ -40,14 +40,23 @@ namespace gpipe {
 
     Programs& forwards = result.programs;
     forwards = Programs(all, all.devices(), size);
-    result.order = Array<std::uint32_t>(size);
+    Array<std::uint32_t> stream_of(all.size());
+    Array<std::size_t> next(all.devices()); // by stream: where its next action comes
     for (std::size_t s = 0; s < all.devices(); ++s) {
-        for (std::size_t r = 0; r < size; ++r) {
-            if (order[r] < all.begin(s) || order[r] >= all.end(s)) continue;
-            result.order[r] = static_cast<std::uint32_t>(forwards.size());
-            forwards.add(all[order[r]]);
+        std::size_t length = 0;
+        for (std::size_t i = all.begin(s); i < all.end(s); ++i) {
+            stream_of[i] = static_cast<std::uint32_t>(s);
+            length += stays(all[i]);
         }
+        next[s] = forwards.size();
+        forwards.append(length);
         forwards.next_device();
+    }
+    result.order = Array<std::uint32_t>(size);
+    for (std::size_t r = 0; r < size; ++r) {
+        std::size_t const at = next[stream_of[order[r]]]++;
+        forwards[at] = all[order[r]];
+        result.order[r] = static_cast<std::uint32_t>(at);
     }
     return result;
 }

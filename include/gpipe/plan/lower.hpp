@@ -35,32 +35,28 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
     result.offloads = static_cast<Offloads&&>(chosen);
     Offloads const& moves = result.offloads;
     // All copies in that order.
-    std::size_t most = 2 * programs.size();
-    for (Action const& a : programs)
-        most += 2 * (result.edges.into(a.cell).size() + result.edges.out_of(a.cell).size());
-    Array<Action> copies(most);
-    std::size_t count = 0;
-    for (std::size_t const i : order) {
-        Action const& a = programs[i];
-        auto const send = [&](Kind out, Kind in, std::uint32_t e, std::uint32_t to) {
-            Edge const& edge = result.edges[e];
-            if (edge.shared()) return;
-            copies[count++] = {out, a.cell, a.micro_batch, e};
-            if (edge.received()) copies[count++] = {in, to, a.micro_batch, e};
-        };
-        if (a.kind == Kind::forward)
-            for (std::uint32_t const e : result.edges.out_of(a.cell))
-                send(Kind::send_output, Kind::receive_input, e, result.edges[e].to);
-        if (gives_gradient(a.kind))
-            for (std::uint32_t const e : result.edges.into(a.cell))
-                if (result.edges[e].gradient)
-                    send(Kind::send_gradient, Kind::receive_gradient, e, result.edges[e].from);
-        if (a.kind == Kind::forward && moves.moved(a.cell, a.micro_batch))
-            copies[count++] = {Kind::offload, a.cell, a.micro_batch};
-        if (std::size_t const reversal = moves.behind(i); reversal != Offloads::none)
-            copies[count++] = {Kind::fetch, programs[reversal].cell,
-                               programs[reversal].micro_batch};
-    }
+    auto const each_copy = [&](auto const& put) {
+        for (std::size_t const i : order) {
+            Action const& a = programs[i];
+            auto const send = [&](Kind out, Kind in, std::uint32_t e, std::uint32_t to) {
+                Edge const& edge = result.edges[e];
+                if (edge.shared()) return;
+                put({out, a.cell, a.micro_batch, e});
+                if (edge.received()) put({in, to, a.micro_batch, e});
+            };
+            if (a.kind == Kind::forward)
+                for (std::uint32_t const e : result.edges.out_of(a.cell))
+                    send(Kind::send_output, Kind::receive_input, e, result.edges[e].to);
+            if (gives_gradient(a.kind))
+                for (std::uint32_t const e : result.edges.into(a.cell))
+                    if (result.edges[e].gradient)
+                        send(Kind::send_gradient, Kind::receive_gradient, e, result.edges[e].from);
+            if (a.kind == Kind::forward && moves.moved(a.cell, a.micro_batch))
+                put({Kind::offload, a.cell, a.micro_batch});
+            if (std::size_t const reversal = moves.behind(i); reversal != Offloads::none)
+                put({Kind::fetch, programs[reversal].cell, programs[reversal].micro_batch});
+        }
+    };
 
     // What copies there can be says which streams there are: the same in training and without.
     Array<bool> used(devices * copy_kinds);
@@ -80,8 +76,10 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
         use(Kind::offload, c);
         use(Kind::fetch, c);
     }
-    std::size_t streams = devices;
+    std::size_t streams = devices, count = 0;
     for (bool const stream : used) streams += stream;
+    Array<std::size_t> length(used.size());
+    each_copy([&](Action const& a) { ++length[copy_stream(a, programs)], ++count; });
     result.programs = Programs(programs, streams, programs.size() + count);
     result.device = Array<std::size_t>(streams);
     for (std::size_t d = 0; d < devices; ++d) {
@@ -89,13 +87,14 @@ GPIPE_INLINE constexpr std::size_t copy_stream(Action const& a, Programs const& 
         result.device[d] = d;
     }
     std::size_t stream = devices;
+    Array<Action*> next(used.size());
     for (std::size_t s = 0; s < used.size(); ++s) {
         if (!used[s]) continue;
-        for (std::size_t t = 0; t < count; ++t)
-            if (copy_stream(copies[t], programs) == s) result.programs.add(copies[t]);
+        next[s] = result.programs.append(length[s]);
         result.programs.next_device();
         result.device[stream++] = s / copy_kinds;
     }
+    each_copy([&](Action const& a) { *next[copy_stream(a, programs)]++ = a; });
     return result;
 }
 

@@ -18,7 +18,7 @@ class Needs {
         : first_(actions), last_(actions), all_(room) {}
 
     /// Those of an action, in no particular order.
-    constexpr Part<std::uint32_t> operator[](std::size_t action) const {
+    [[gnu::always_inline]] constexpr Part<std::uint32_t> operator[](std::size_t action) const {
         return {all_.data() + first_[action], last_[action] - first_[action]};
     }
     /// Actions.

@@ -22,7 +22,6 @@ class OperandBuilder {
         : lowered_(lowered), programs_(lowered.programs), edges_(lowered.edges), cells_(cells),
           parts_(parts), micro_batches_(programs_.micro_batches()), ways_(programs_) {
         for (Action const& a : programs_) reverses_ = reverses_ || gives_gradient(a.kind);
-        std::size_t const room = count_room();
         result_.edges = edges_.size();
         result_.cells = programs_.cells();
         result_.micro_batches = micro_batches_;
@@ -31,9 +30,9 @@ class OperandBuilder {
                 micro_batches_,
             Operands::none);
         result_.begin = Array<std::uint32_t>(programs_.size() + 1);
-        result_.all = Array<Operand>(room);
+        result_.all = Array<Operand>(count_room());
         count_ = parts.begin.empty() ? 0 : parts.begin[parts.begin.size() - 1];
-        result_.values = Array<Value>(room + count_);
+        result_.values = Array<Value>(programs_.size() + count_);
         for (std::size_t h = 0; h < holds_count; ++h)
             rows_[h] = result_.row(static_cast<Holds>(h), 0);
         numbers_ = result_.numbers.data();
@@ -58,17 +57,20 @@ class OperandBuilder {
     constexpr std::size_t pair_of(Action const& a) const {
         return a.cell * micro_batches_ + a.micro_batch;
     }
+    // For so many operands at first: of tensors of edges most actions have three at the most.
     constexpr std::size_t count_room() const {
-        Array<std::size_t> of_cell(programs_.cells());
-        for (std::size_t c = 0; c < of_cell.size(); ++c)
-            of_cell[c] = 5 + 2 * (edges_.into(c).size() + edges_.out_of(c).size());
-        std::size_t room = 0;
-        for (Action const& a : programs_) {
-            room += is_transfer(a.kind) ? 2 : of_cell.data()[a.cell];
+        std::size_t room = 3 * programs_.size();
+        for (Action const& a : programs_)
             if (WayParts const* const way = computes(a.kind) ? parts_of(a) : nullptr)
                 room += (*way)[stage_of(a.kind)].size();
-        }
         return room;
+    }
+    template <class T> constexpr T& next(Array<T>& all, T*& first, std::size_t& count) {
+        if (count == all.size()) {
+            enlarge(all, count, 2 * count + 1);
+            first = all.data();
+        }
+        return first[count++];
     }
 
     constexpr void add() {
@@ -145,7 +147,7 @@ class OperandBuilder {
         std::uint32_t const begin = parts_.begin[pair_of(now_)];
         auto address = static_cast<std::uint16_t>(first_part_address(cells_[now_.cell]));
         for (PartUse const& use : way[stage]) {
-            Operand& operand = all_[size_++];
+            Operand& operand = next(result_.all, all_, size_);
             operand.value = begin + use.part;
             operand.address = address++;
             operand.from = use.from;
@@ -234,12 +236,13 @@ class OperandBuilder {
     }
 
     constexpr std::uint32_t make(Holds holds, std::size_t owner) {
-        Value& value = values_[count_];
+        auto const number = static_cast<std::uint32_t>(count_);
+        Value& value = next(result_.values, values_, count_);
         value.writer = Operands::none;
         value.owner = static_cast<std::uint32_t>(owner);
         value.micro_batch = now_.micro_batch;
         value.holds = holds;
-        return static_cast<std::uint32_t>(count_++);
+        return number;
     }
     constexpr std::uint32_t find(Holds holds, std::size_t owner) {
         auto const which = static_cast<std::size_t>(holds);
@@ -249,12 +252,12 @@ class OperandBuilder {
     }
     // Not inline: every kind of action would hold several of each.
     [[gnu::noinline]] constexpr void read(Holds holds, std::size_t owner, Region region) {
-        Operand& operand = all_[size_++];
+        Operand& operand = next(result_.all, all_, size_);
         operand.value = find(holds, owner);
         operand.address = static_cast<std::uint16_t>(region);
     }
     [[gnu::noinline]] constexpr void write(Holds holds, std::size_t owner, Region region) {
-        Operand& operand = all_[size_++];
+        Operand& operand = next(result_.all, all_, size_);
         operand.value = find(holds, owner);
         operand.address = static_cast<std::uint16_t>(region);
         operand.use = Use::write;

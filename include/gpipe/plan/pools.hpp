@@ -108,9 +108,8 @@ namespace detail {
 class SlotChooser {
   public:
     constexpr SlotChooser(Walk const& walk, Lowered const& lowered, Operands const& operands,
-                          HappensBefore const& happens_before, Array<Patience> const& patience)
-        : lowered_(lowered), operands_(operands), happens_before_(happens_before),
-          patience_(patience),
+                          Array<Patience> const& patience)
+        : lowered_(lowered), operands_(operands), sure_(walk, operands), patience_(patience),
           result_(lowered.edges.size(), lowered.programs.cells(), operands.values.size()),
           uses_(operands.values.size()), at_(operands.values.size(), none),
           free_(result_.size(), none), free_count_(result_.size()), slots_(16) {
@@ -128,13 +127,14 @@ class SlotChooser {
     };
 
     constexpr void visit(std::uint32_t i) {
+        sure_.begin(i);
         for (Operand const& operand : operands_[i])
-            if (operand.use == Use::write) take(i, operand.value);
+            if (operand.use == Use::write) take(operand.value);
         for (Operand const& operand : operands_[i]) {
             std::uint32_t const at = at_[operand.value];
             bool const last = --uses_[operand.value] == 0;
             if (at == none) continue;
-            slots_[at].last.add(i, happens_before_);
+            slots_[at].last.add(i, sure_);
             if (!last) continue;
             std::size_t const pool = pool_of(operand.value);
             slots_[at].next = free_[pool];
@@ -145,7 +145,7 @@ class SlotChooser {
     constexpr std::size_t pool_of(std::uint32_t v) const {
         return result_.number_of(operands_.values[v], lowered_.edges);
     }
-    constexpr void take(std::uint32_t writer, std::uint32_t v) {
+    constexpr void take(std::uint32_t v) {
         Value const& value = operands_.values[v];
         if (value.holds == Holds::turn) return;
         if (value.holds == Holds::gradient) {
@@ -156,7 +156,7 @@ class SlotChooser {
         std::uint32_t before = none; // in the list of free slots
         std::uint32_t found = free_[p];
         std::uint32_t before_oldest = none; // where that comes to be `before`
-        while (found != none && !is_sure(slots_[found], writer)) {
+        while (found != none && !is_sure(slots_[found])) {
             before_oldest = before;
             before = found;
             found = slots_[found].next;
@@ -179,15 +179,16 @@ class SlotChooser {
         at_[v] = found;
         result_.of(v) = slots_[found].number;
     }
-    constexpr bool is_sure(Slot const& slot, std::uint32_t writer) const {
+    // Whether the writer need not wait for it.
+    constexpr bool is_sure(Slot const& slot) const {
         for (std::uint32_t const user : slot.last.users)
-            if (user != none && !happens_before_(user, writer)) return false;
+            if (user != none && !sure_(user)) return false;
         return true;
     }
 
     Lowered const& lowered_;
     Operands const& operands_;
-    HappensBefore const& happens_before_;
+    SureAlong sure_; // of the action that is visited
     Array<Patience> const& patience_;
     Pools result_;
     Array<std::uint32_t> uses_; // by value: still to come
@@ -204,9 +205,8 @@ class SlotChooser {
 /// `patience`: by pool.
 [[gnu::cold]] GPIPE_INLINE constexpr Pools assign_slots(Walk const& walk, Lowered const& lowered,
                                                         Operands const& operands,
-                                                        HappensBefore const& happens_before,
                                                         Array<Patience> const& patience) {
-    return detail::SlotChooser(walk, lowered, operands, happens_before, patience).take_result();
+    return detail::SlotChooser(walk, lowered, operands, patience).take_result();
 }
 
 } // namespace gpipe

@@ -22,6 +22,25 @@ struct Span {
 
 namespace detail {
 
+// Where operands lie, whoever says it: so all who ask share the sweep's code.
+class Spans {
+  public:
+    virtual constexpr Span operator()(std::size_t action, Operand const& operand) const = 0;
+
+  protected:
+    constexpr ~Spans() = default;
+};
+template <class SpanOf> class SpansOf final : public Spans {
+  public:
+    constexpr explicit SpansOf(SpanOf const& of) : of_(of) {}
+    constexpr Span operator()(std::size_t action, Operand const& operand) const override {
+        return of_(action, operand);
+    }
+
+  private:
+    SpanOf const& of_;
+};
+
 // Goes through a walk in its order and knows what every action can be sure of: how many actions of
 // each stream have run, whatever the timing (vector clocks; Fidge, Mattern 1988). Every read must
 // be sure of the writer, every write of all who use what lies in its bytes; the last occupants
@@ -40,13 +59,13 @@ class Sweep {
     };
 
     // `own`: of the walk. `before`: of the walk in the one before it, if that may be under way.
-    constexpr Sweep(Walk const& walk, Operands const& operands, Array<Span> const& spans, Asked own,
+    constexpr Sweep(Walk const& walk, Operands const& operands, Spans const& spans, Asked own,
                     Asked before)
         : walk_(walk), operands_(operands), spans_(spans), own_(own), before_(before),
           size_(walk.order.size()), stream_(walk.stream), streams_(number(stream_, walk.streams)),
           values_(operands.values.size()), rounds_(before ? 2 : 1), length_(lengths()),
           clocks_(length_, rounds_, walk.position), states_(rounds_ * values_),
-          rooms_(spaces_of(spans)), latest_(streams_, none), demanded_(streams_), needs_(streams_) {
+          latest_(streams_, none), demanded_(streams_), needs_(streams_) {
         for (std::size_t v = values_; v-- > 0 && is_lasting(operands.values[v].holds);)
             states_[v].there = true;
     }
@@ -75,11 +94,6 @@ class Sweep {
   private:
     static constexpr std::uint32_t none = 0xFFFFFFFF;
     static constexpr std::size_t most_users = 4;
-    static constexpr std::size_t spaces_of(Array<Span> const& spans) {
-        std::size_t most = 0;
-        for (Span const& span : spans) most = most < span.space ? span.space : most;
-        return most + 1;
-    }
 
     // Numbers streams anew, without those that have no action. Returns how many.
     static constexpr std::size_t number(Array<std::uint32_t>& stream, std::size_t streams) {
@@ -115,16 +129,14 @@ class Sweep {
         return walk_.position[i] + (instance < size_ ? 0 : length_[stream_[i]]);
     }
     constexpr bool sure(std::size_t instance) const {
-        return now_[stream_of(instance)] >= position_of(instance);
+        return clocks_.now(stream_of(instance)) >= position_of(instance);
     }
     constexpr void begin(std::uint32_t i) {
         instance_ = i + round_ * size_;
-        now_ = clocks_.begin(instance_, stream_[i], position_of(instance_));
+        clocks_.begin(instance_, stream_[i], position_of(instance_));
     }
     constexpr void join(std::size_t instance) {
-        clocks_.join(instance);
-        std::uint32_t& own = now_[stream_of(instance)];
-        if (own < position_of(instance)) own = position_of(instance);
+        clocks_.join(instance, stream_of(instance), position_of(instance));
     }
     constexpr void join_all(Part<std::uint32_t> needs, std::size_t round) {
         for (std::uint32_t const needed : needs) join(needed + round * size_);
@@ -162,14 +174,11 @@ class Sweep {
         demanded_count_ = 0;
     }
 
-    constexpr Span const& span_of(Operand const& operand) const {
-        return spans_.data()[&operand - operands_.all.data()];
-    }
     constexpr void read(std::uint32_t i, Operand const& operand) {
         State& state = states_[operand.value + round_ * values_];
         Value const& value = operands_.values[operand.value];
         bool const lasting = value.holds >= Holds::state;
-        Span const& span = span_of(operand);
+        Span const span = spans_(i, operand);
         if (!state.there) return fail(Flaw::unwritten, i, operand.value);
         if (span.begin != state.at) return fail(Flaw::misplaced, i, operand.value);
         if (round_ >= lasting) {
@@ -200,15 +209,16 @@ class Sweep {
         if (next) end(i, operand.value + round_ * values_, 0);
         if (next && round_ + 1 == rounds_) return;
         std::size_t const value = operand.value + (round_ + next) * values_;
-        Span const& span = span_of(operand);
+        Span const span = spans_(i, operand);
         State& state = states_[value];
         state.there = true;
         state.at = span.begin;
         state.users[0] = static_cast<std::uint32_t>(instance_ + 1);
         state.to = operand.to;
-        if (span.begin < span.end)
-            rooms_[span.space].give(span.begin, span.end, value,
-                                    [&](std::size_t old) { end(i, old, operand.from); });
+        if (span.begin >= span.end) return;
+        if (span.space >= rooms_.size()) enlarge(rooms_, rooms_.size(), span.space + 1);
+        rooms_[span.space].give(span.begin, span.end, value,
+                                [&](std::size_t old) { end(i, old, operand.from); });
     }
     // Who uses it is done, or is waited for: the action itself when slice `from` begins.
     constexpr void end(std::uint32_t i, std::size_t value, std::uint16_t from) {
@@ -224,7 +234,7 @@ class Sweep {
 
     Walk const& walk_;
     Operands const& operands_;
-    Array<Span> const& spans_; // by operand
+    Spans const& spans_;
     Asked own_, before_;
     std::size_t size_;
     Array<std::uint32_t> stream_; // by action, see number()
@@ -242,21 +252,11 @@ class Sweep {
     std::size_t round_ = 0;
     std::size_t instance_ = 0;
     bool finds_ = false;
-    std::uint32_t* now_ = nullptr;
     SweepVerdict verdict_;
 };
 
-// One list, so that whoever asks shares the sweep's code.
-template <class SpanOf>
-constexpr Array<Span> spans_of(Walk const& walk, Operands const& operands, SpanOf const& span_of) {
-    Array<Span> spans(operands.all.size());
-    Span* at = spans.data();
-    for (std::size_t i = 0; i < walk.order.size(); ++i)
-        for (Operand const& operand : operands[i]) *at++ = span_of(i, operand);
-    return spans;
-}
 [[gnu::cold]] GPIPE_INLINE constexpr Needs found_needs(Walk const& walk, Operands const& operands,
-                                                       Array<Span> const& spans, Needs const* own) {
+                                                       Spans const& spans, Needs const* own) {
     Needs found(walk.order.size(), own ? walk.streams : walk.order.size());
     Sweep::Asked const finds{nullptr, &found};
     Sweep sweep(walk, operands, spans, own ? Sweep::Asked{own} : finds,
@@ -266,8 +266,7 @@ constexpr Array<Span> spans_of(Walk const& walk, Operands const& operands, SpanO
     return found;
 }
 [[gnu::cold]] GPIPE_INLINE constexpr SweepVerdict proven(Walk const& walk, Operands const& operands,
-                                                         Needs const& needs,
-                                                         Array<Span> const& spans,
+                                                         Needs const& needs, Spans const& spans,
                                                          Needs const* before) {
     return Sweep(walk, operands, spans, {&needs}, {before}).run();
 }
@@ -279,21 +278,21 @@ constexpr Array<Span> spans_of(Walk const& walk, Operands const& operands, SpanO
 /// Of all that no more than it takes. Throws SweepFlaw if they read what is not there.
 template <class SpanOf>
 constexpr Needs find_needs(Walk const& walk, Operands const& operands, SpanOf const& span_of) {
-    return detail::found_needs(walk, operands, detail::spans_of(walk, operands, span_of), nullptr);
+    return detail::found_needs(walk, operands, detail::SpansOf<SpanOf>(span_of), nullptr);
 }
 /// What actions of a walk with these needs have to wait for in the walk before, if that may still
 /// be under way. Throws as find_needs().
 template <class SpanOf>
 constexpr Needs find_needs_before(Walk const& walk, Operands const& operands, Needs const& needs,
                                   SpanOf const& span_of) {
-    return detail::found_needs(walk, operands, detail::spans_of(walk, operands, span_of), &needs);
+    return detail::found_needs(walk, operands, detail::SpansOf<SpanOf>(span_of), &needs);
 }
 /// Proves that with these needs no execution loses a value; with `before`, of walk behind walk,
 /// each of which may begin while the one before it is under way.
 template <class SpanOf>
 constexpr SweepVerdict prove(Walk const& walk, Operands const& operands, Needs const& needs,
                              SpanOf const& span_of, Needs const* before = nullptr) {
-    return detail::proven(walk, operands, needs, detail::spans_of(walk, operands, span_of), before);
+    return detail::proven(walk, operands, needs, detail::SpansOf<SpanOf>(span_of), before);
 }
 
 } // namespace gpipe

@@ -141,7 +141,7 @@ struct Operands {
     ///@}
 
     /// Those of an action.
-    constexpr Part<Operand> operator[](std::size_t action) const {
+    [[gnu::always_inline]] constexpr Part<Operand> operator[](std::size_t action) const {
         return {all.data() + begin[action], begin[action + 1] - begin[action]};
     }
 

@@ -89,19 +89,24 @@ Placement place_programs(Lowered const& lowered, Ranks const& ranks, std::size_t
 template <class Cost>
 [[gnu::cold]] constexpr Lanes merge_lanes(Lowered const& lowered, Placement const& placement,
                                           Cost cost) {
+    constexpr std::uint32_t nobody = 0xFFFFFFFF;
     Programs const& programs = lowered.programs;
     std::size_t const cells = programs.cells();
-    Array<std::size_t> next(programs.devices());
-    for (std::size_t d = 0; d < programs.devices(); ++d) next[d] = programs.begin(d);
-    Array<std::size_t> step_of(programs.size(), no_action); // by action: place in `merged`
+    struct Program {
+        std::size_t next = 0;  // action
+        std::size_t seen = 0;  // so many of its needs are merged,
+        double ends_at = 0;    // the last of which ends then
+        bool open = false;     // whether all are, and there is one; then also:
+        std::size_t owner = 0; // the program on whose stream it runs
+        std::size_t way = 0;   // how far it is along its micro-batch's
+    };
+    Array<Program> all(programs.devices());
+    Array<std::uint32_t> step_of(programs.size(), nobody); // by action: place in `result`
+    Array<std::uint32_t> waiting(programs.size(), nobody); // by action: a program that waits for it
+    Array<std::uint32_t> others(programs.devices());       // by program: another that does, too
     Array<double> end(programs.size());
     Array<double> clock(placement.streams);
-    // Of the next of each program: how many needs are merged, and when the last of these ends.
-    Array<std::size_t> seen(programs.devices());
-    Array<double> ends_at(programs.devices());
     Array<std::uint32_t> count(placement.streams);
-    Array<Step> merged(programs.size());
-    Array<std::size_t> lane_of(programs.size()); // by place in `merged`
 
     Array<std::uint32_t> const receives = messages_of(lowered);
     Array<std::size_t> program_of(receives.size());
@@ -113,9 +118,9 @@ template <class Cost>
         for (std::size_t ahead = 0; receives[send] != no_message; send = receives[send]) {
             std::size_t const received = receives[send], program = program_of[received];
             ahead = program == program_of[send] ? ahead + 1 : 0;
-            ready = ready && received == next[program] + ahead;
+            ready = ready && received == all[program].next + ahead;
             for (std::size_t const needed : lowered.needs[received])
-                ready = ready && (needed == send || step_of[needed] != no_action);
+                ready = ready && (needed == send || step_of[needed] != nobody);
         }
         return ready;
     };
@@ -125,55 +130,78 @@ template <class Cost>
         return d < lowered.streams() ? d
                                      : lowered.stream_of_end(a.kind, programs.device_of(a.cell));
     };
+    // Opens the program, or has it wait for the first need that is not merged.
+    auto const look = [&](std::size_t d) {
+        Program& program = all[d];
+        program.open = false;
+        if (program.next == programs.end(d)) return;
+        Part<std::uint32_t> const needs = lowered.needs[program.next];
+        for (; program.seen < needs.size(); ++program.seen) {
+            std::uint32_t const needed = needs[program.seen];
+            if (step_of[needed] == nobody) {
+                others[d] = waiting[needed];
+                waiting[needed] = static_cast<std::uint32_t>(d);
+                return;
+            }
+            if (program.ends_at < end[needed]) program.ends_at = end[needed];
+        }
+        Action const& a = programs[program.next];
+        program.open = true;
+        program.owner = owner(d, a);
+        program.way = !computes(a.kind)                 ? 2 * cells // everybody waits for it
+                      : a.kind == Kind::forward         ? a.cell
+                      : a.kind == Kind::weight_gradient ? 0 // nobody
+                                                        : 2 * cells - 1 - a.cell;
+    };
     Lanes result;
+    result.begin = Array<std::size_t>(placement.lanes + 1);
+    for (std::size_t d = 0; d < programs.devices(); ++d) {
+        all[d].next = programs.begin(d);
+        look(d);
+        for (Action const& a : programs.program(d)) ++result.begin[placement.lane[owner(d, a)] + 1];
+    }
+    for (std::size_t lane = 0; lane < placement.lanes; ++lane)
+        result.begin[lane + 1] += result.begin[lane];
+    Array<std::size_t> at = result.begin;
+    result.steps = Array<Step>(programs.size());
     result.waits = Array<Wait>(lowered.needs.count());
     std::size_t waits = 0;
     std::size_t steps = 0; // merged, of those that the end is behind
     for (std::size_t n = 0; n < programs.size(); ++n) {
         std::size_t best = no_action;
         double best_start = 0;
-        std::size_t best_way = 0;
         for (std::size_t d = 0; d < programs.devices(); ++d) {
-            if (next[d] == programs.end(d)) continue;
-            std::size_t const i = next[d];
-            Action const& a = programs[i];
-            Part<std::uint32_t> const needs = lowered.needs[i];
-            for (; seen[d] < needs.size() && step_of[needs[seen[d]]] != no_action; ++seen[d])
-                if (ends_at[d] < end[needs[seen[d]]]) ends_at[d] = end[needs[seen[d]]];
-            if (seen[d] < needs.size()) continue;
-            double const free = clock[placement.stream[owner(d, a)]];
-            double const start = free < ends_at[d] ? ends_at[d] : free;
-            if (best != no_action && start > best_start) continue;
-            bool ready = d < lowered.streams() || lowered.immediate || adds_replicas(a.kind) ||
-                         steps == programs.begin(d);
+            Program const& program = all[d];
+            if (!program.open) continue;
+            double const free = clock[placement.stream[program.owner]];
+            double const start = free < program.ends_at ? program.ends_at : free;
+            if (best != no_action &&
+                (start > best_start || (start == best_start && program.way <= all[best].way)))
+                continue;
+            std::size_t const i = program.next;
+            bool ready = d < lowered.streams() || lowered.immediate ||
+                         adds_replicas(programs[i].kind) || steps == programs.begin(d);
             if (!receives.empty() && receives[i] != no_message) ready = ready && receivable(i);
             if (!ready || (received != no_action && received != i)) continue;
-            std::size_t const way = !computes(a.kind)         ? 2 * cells // everybody waits for it
-                                    : a.kind == Kind::forward ? a.cell
-                                    : a.kind == Kind::weight_gradient ? 0 // nobody
-                                                                      : 2 * cells - 1 - a.cell;
-            if (best == no_action || start < best_start ||
-                (start == best_start && way > best_way)) {
-                best = d;
-                best_start = start;
-                best_way = way;
-            }
+            best = d;
+            best_start = start;
         }
         if (best == no_action) throw std::logic_error("gpipe: the programs wait for each other");
-        std::size_t const i = next[best]++;
-        seen[best] = 0;
-        ends_at[best] = 0;
+        std::size_t const i = all[best].next++;
+        all[best].seen = 0;
+        all[best].ends_at = 0;
         steps += best < lowered.streams();
         bool const sends = !receives.empty() && receives[i] != no_message;
         received = sends ? receives[i] : no_action;
         Action const& a = programs[i];
-        std::size_t const stream = placement.stream[owner(best, a)];
+        std::size_t const stream = placement.stream[all[best].owner];
         double const duration = computes(a.kind) ? cost(a) : 0;
         end[i] = clock[stream] = best_start + duration;
         result.busy += duration;
         if (result.makespan < end[i]) result.makespan = end[i];
 
-        Step step;
+        std::size_t const place = at[placement.lane[all[best].owner]]++;
+        Step& step = result.steps[place];
         step.kind = a.kind;
         step.cell = a.cell;
         step.micro_batch = a.micro_batch;
@@ -183,25 +211,20 @@ template <class Cost>
         step.position = ++count[stream];
         step.first_wait = static_cast<std::uint32_t>(waits);
         for (std::size_t const needed : lowered.needs[i]) {
-            Step& other = merged[step_of[needed]];
+            Step& other = result.steps[step_of[needed]];
             if (other.stream == stream) continue;
             other.publishes = other.more = true;
             result.waits[waits++] = {other.stream, other.position};
         }
         step.waits = static_cast<std::uint16_t>(waits - step.first_wait);
-        step_of[i] = n;
-        merged[n] = step;
-        lane_of[n] = placement.lane[owner(best, a)];
+        step_of[i] = static_cast<std::uint32_t>(place);
+        look(best);
+        for (std::uint32_t d = waiting[i]; d != nobody;) {
+            std::uint32_t const other = others[d];
+            look(d);
+            d = other;
+        }
     }
-
-    // Sorted by lane, in the order of merging.
-    result.begin = Array<std::size_t>(placement.lanes + 1);
-    result.steps = Array<Step>(programs.size());
-    for (std::size_t const lane : lane_of) ++result.begin[lane + 1];
-    for (std::size_t lane = 0; lane < placement.lanes; ++lane)
-        result.begin[lane + 1] += result.begin[lane];
-    Array<std::size_t> at = result.begin;
-    for (std::size_t n = 0; n < merged.size(); ++n) result.steps[at[lane_of[n]]++] = merged[n];
     for (std::size_t s = 0; s < placement.streams; ++s)
         if (result.longest < count[s]) result.longest = count[s];
     return result;

@@ -67,7 +67,7 @@ class TableWalk {
             at[begin[step.stream] + step.position - 1] = step.action;
         }
         needs = Needs(size, table.waits.size());
-        before = Needs(size, table.waits.size());
+        if (table.repeats) before = Needs(size, table.waits.size());
         Array<std::uint32_t> needed(table.waits.size());
         for (Step const& step : table.steps) {
             auto const set = [&](Needs& all, std::span<Wait const> waits) {
@@ -80,7 +80,7 @@ class TableWalk {
                 all.set(step.action, {needed.data(), count});
             };
             set(needs, table.waits_of(step));
-            set(before, table.waits_before(step));
+            if (table.repeats) set(before, table.waits_before(step));
         }
         find_order();
     }
