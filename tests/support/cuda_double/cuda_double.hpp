@@ -19,8 +19,6 @@
 // accesses are ordered (and share cudaStreamPerThread), an error that CUDA cannot recover from ends
 // all devices, and work that is not declared (a function of the host) is not checked.
 
-#include "../long_tests.hpp"
-
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -49,9 +47,8 @@ struct Options {
     int most_peers = 8; ///< of a device
     /// Memory of a device can be touched by nobody but running work, and by that only where it said
     /// that it would (to a page). false: by everybody. That takes a third of the time, so that
-    /// sweeps have it in one order of some, and sanitizers, which see the same accesses, where it
-    /// is asked for.
-    bool protects = seed == 0 && !toy::sanitized;
+    /// sweeps have it in one order of some.
+    bool protects = seed == 0;
     /// Bytes of memory of each device.
     std::size_t memory = std::size_t{1} << 30;
     /// Bytes of it that an executable graph takes for each piece of work, on its device.
