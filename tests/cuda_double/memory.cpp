@@ -36,6 +36,7 @@ template <class Body> End end_of(Body body) {
         dup2(pipes[1], 1); // others report crashes, too
         dup2(pipes[1], 2);
         signal(SIGABRT, SIG_DFL);
+        alarm(60); // where a crash does not end it
         body();
         _exit(0);
     }
@@ -117,6 +118,27 @@ TEST_CASE("a crash says which memory was touched, and by whom") {
                    "by cudaLaunchKernel of forward on stream 3"));
         cuda_double::reset(); // nothing can run that piece of work
     }
+    cuda_double::complaints();
+}
+
+TEST_CASE("a crash ends the process where who reports crashes has been put back by somebody") {
+    struct sigaction ours, before;
+    {
+        Session const session({.protects = true});
+        sigaction(SIGSEGV, nullptr, &ours);
+    }
+    Session const unwatched({.protects = false});
+    sigaction(SIGSEGV, &ours, &before);
+    {
+        Session const session({.protects = true});
+        Buffer const buffer(0, 64);
+        std::byte* const data = buffer.data();
+        End const end = end_of([&] { read(data); });
+        CHECK(end.crashed);
+        CHECK(says(end.words, "touched without leave: byte 0"));
+        CHECK(end.words.find("touched") == end.words.rfind("touched")); // once
+    }
+    sigaction(SIGSEGV, &before, nullptr);
     cuda_double::complaints();
 }
 
