@@ -60,6 +60,12 @@ function(gpipe_compile_once target source)
     endif()
 endfunction()
 option(GPIPE_PROGRAMS_ONCE "Examples and benchmarks have the library's functions from one library" OFF)
+# Through nvcc, unless somebody measures them.
+function(gpipe_program_once target source)
+    if(GPIPE_PROGRAMS_ONCE AND CMAKE_BUILD_TYPE STREQUAL "Debug")
+        gpipe_compile_once(${target} ${source})
+    endif()
+endfunction()
 
 # Options and JSON of the programs, in one place: their libraries take seconds to compile.
 find_package(CLI11 QUIET)
@@ -124,6 +130,9 @@ function(gpipe_cuda_programs room out)
             RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${room})
         target_link_libraries(${name} PRIVATE gpipe::gpipe gpipe_warnings gpipe_command_line
             $<$<IN_LIST:${name},${with_gpt}>:gpipe_gpt_cuda>)
+        if(NOT name STREQUAL "custom_layer") # as a user compiles it
+            gpipe_program_once(${name} ${source})
+        endif()
     endforeach()
     set(${out} ${names} PARENT_SCOPE)
     if(room STREQUAL "benchmarks" AND TARGET CUDA::cupti AND NOT TARGET gpu_timeline)
