@@ -48,7 +48,8 @@ template <class Body> End end_of(Body body) {
     close(pipes[0]);
     int status = 0;
     waitpid(child, &status, 0);
-    end.crashed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    bool const alarmed = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
+    end.crashed = !alarmed && !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     return end;
 }
 template <class Body> bool crashes(Body body) { return end_of(body).crashed; }
