@@ -234,8 +234,9 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
             train.lanes(), Operations::kernels().c_str());
 
     // What is held out is looked at on the way in a few samples, at the end in many.
-    gpt::Samples const glance = gpt::spread(text.held_out(), Model::context, 64);
-    gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, 4096);
+    constexpr std::size_t few = 64, many = 4096;
+    gpt::Samples const glance = gpt::spread(text.held_out(), Model::context, few);
+    gpt::Samples const held_out = gpt::spread(text.held_out(), Model::context, many);
     support::Progressed progressed{settings.rate_steps, text};
     if (!settings.save.empty()) progressed.begin(train, settings.save, settings.resume, speaks);
     std::optional<support::TraceFile> trace;
@@ -317,10 +318,11 @@ int run(Settings const& settings, gpt::Text const& text, Company& company) {
         final_loss += losses[i] / static_cast<double>(last);
     std::FILE* const prose = settings.json ? stderr : stdout;
     if (speaks)
-        std::fprintf(prose,
-                     "held-out loss %.4f nats per character, %.1f %% of the characters right, "
-                     "after %.1f s\n",
-                     result.loss, 100 * result.metric[0], seconds());
+        std::fprintf(
+            prose,
+            "held-out loss %.4f nats per character, %.1f %% of the characters right, of %zu "
+            "samples (on the way: of %zu), after %.1f s\n",
+            result.loss, 100 * result.metric[0], many, few, seconds());
     if (settings.sample > 0) {
         std::string const prompt =
             settings.prompt.empty() ? std::string{text.character(0)} : settings.prompt;
