@@ -45,9 +45,11 @@ class Inference : public InferencePlan<Net, Policies...>,
     /// where an option does not fit, and what a layer's initialize throws.
     Inference(Net net, Options const& options)
         : net_(std::move(net)),
-          machine_(detail::made_together<Device>(options.device, [&](auto& device) {
-              return detail::inference_parts<Chosen>(net_, this->constants(), options, device);
-          })) {}
+          machine_(detail::made_together<Device>(
+              options.device, [&](MachineWork& work, typename Device::Options& device) {
+                  detail::make_inference_work<Chosen>(work, net_, this->constants(), options,
+                                                      device);
+              })) {}
     Inference(Inference const&) = delete;
     Inference& operator=(Inference const&) = delete;
 

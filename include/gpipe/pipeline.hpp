@@ -37,23 +37,25 @@ template <class... Items> class Pipeline {
     }
 
     /// Calls f(layer, leaf) for each layer in order.
-    template <class F> static constexpr void for_each_layer(F f) { Chain::for_each_layer(f); }
+    template <class F> static constexpr void for_each_layer(F f) {
+        detail::for_each_layer(extents(), f);
+    }
     /// The same for the first `most` repetitions in each Repeat.
     template <class F> static constexpr void for_first_layers(F f, std::size_t most) {
-        Chain::for_first_layers(f, most);
+        detail::for_first_layers(extents(), f, most);
     }
+    /// What those go by: how often what is written is repeated.
+    static constexpr Part<detail::ItemExtent> extents() { return {Chain::extents, Chain::items}; }
 
     /// What is known of each leaf; Chain maps layers to leaves.
     static constexpr std::array<LayerInfo, leaves> leaf_info =
         Chain::template table<detail::InfoOf>();
     /// The skips of the chain, in the order of what is popped.
-    static constexpr auto skips = detail::collected<SkipPair>([](auto f) {
-        detail::each_skip(leaf_info.data(), {Chain::extents, Chain::items}, f);
-    });
+    static constexpr auto skips = detail::collected<SkipPair>(
+        [](auto f) { detail::each_skip(leaf_info.data(), extents(), f); });
     /// The ends of its ties, see TiedTensor.
-    static constexpr auto ties = detail::collected<TiedTensor>([](auto f) {
-        detail::each_tied(leaf_info.data(), {Chain::extents, Chain::items}, f);
-    });
+    static constexpr auto ties = detail::collected<TiedTensor>(
+        [](auto f) { detail::each_tied(leaf_info.data(), extents(), f); });
     /// Its side inputs, in the order in which they are read first.
     static constexpr auto sides =
         detail::collected<SideInfo>([](auto f) { detail::each_side(leaf_info.data(), leaves, f); });
@@ -71,24 +73,18 @@ template <class... Items> class Pipeline {
 
     /// One row per layer.
     static constexpr Array<LayerInfo> layers() {
-        Array<LayerInfo> rows(size);
-        Chain::for_each_layer(
-            [&](std::size_t layer, std::size_t leaf) { rows[layer] = leaf_info[leaf]; });
-        return rows;
+        return detail::by_layer(extents(), leaf_info.data());
     }
 
     /// The work of one sample's forward, per layer; 1 each where no layer declares a cost.
     static constexpr Array<double> costs() {
-        Array<double> values(size);
-        Chain::for_each_layer(
-            [&](std::size_t layer, std::size_t leaf) { values[layer] = leaf_info[leaf].cost; });
-        return values;
+        return detail::layer_costs(extents(), leaf_info.data());
     }
 
     /// Elements of all parameters; of tied ones once.
     static constexpr std::size_t parameters() {
         std::size_t total = 0;
-        Chain::for_each_layer(
+        for_each_layer(
             [&](std::size_t, std::size_t leaf) { total += leaf_info[leaf].parameter_elements; });
         for (TiedTensor const& end : ties) total -= end.is_first ? 0 : end.elements;
         return total;
@@ -96,7 +92,7 @@ template <class... Items> class Pipeline {
     /// Bytes of all parameters, without padding; of tied ones once.
     static constexpr std::size_t parameter_bytes() {
         std::size_t total = 0;
-        Chain::for_each_layer([&](std::size_t, std::size_t leaf) {
+        for_each_layer([&](std::size_t, std::size_t leaf) {
             GroupSizes const& sizes = leaf_info[leaf].parameters;
             for (std::size_t t = 0; t < sizes.count; ++t) total += sizes.bytes[t];
         });

@@ -180,8 +180,8 @@ template <class Net, class... Policies> class ScheduleFinder {
         options.schedule = schedule;
         options.checkpointing = checkpointing;
         try {
-            MachineWork work =
-                machine_parts<Chosen>(net_, loss_, optimizer_, {}, options, options.device);
+            MachineWork work;
+            make_work<Chosen>(work, net_, loss_, optimizer_, {}, options, options.device);
             Device const device(options.device, work.programs.devices());
             MachinePlan<Device> const planned(device, std::move(work));
             FoundSchedule one{schedule, checkpointing};

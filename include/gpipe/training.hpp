@@ -63,10 +63,11 @@ class Training : public ConstantPlan<Net, Policies...>,
     Training(Net net, LossFunctor loss, OptimizerFunctor optimizer, Options const& options)
         : net_(std::move(net)), loss_(std::move(loss)), optimizer_(std::move(optimizer)),
           team_(net_, loss_, optimizer_, this->constants(), options),
-          machine_(detail::made_together<Device>(team_.device(options), [&](auto& device) {
-              return detail::machine_parts<Chosen>(net_, loss_, optimizer_, this->constants(),
-                                                   options, device);
-          })) {}
+          machine_(detail::made_together<Device>(
+              team_.device(options), [&](MachineWork& work, typename Device::Options& device) {
+                  detail::make_work<Chosen>(work, net_, loss_, optimizer_, this->constants(),
+                                            options, device);
+              })) {}
     /// @cond
     // For its sentences alone.
     template <class N = Net, class F = LossFunctor, class O = OptimizerFunctor>

@@ -79,6 +79,14 @@ template <class Of, class... Layers> struct WriteGroup<Of, List<Layers...>> {
     }
 };
 
+// By layer its cost.
+GPIPE_INLINE constexpr Array<double> layer_costs(Part<ItemExtent> items, LayerInfo const* leaves) {
+    Array<double> costs(count_layers(items));
+    for_each_layer(items,
+                   [&](std::size_t layer, std::size_t leaf) { costs[layer] = leaves[leaf].cost; });
+    return costs;
+}
+
 // The list of items as values. All that is computed is computed by functions of this class, which
 // is complete before Pipeline takes its constants from it.
 template <class... Items> struct Chain {
@@ -87,12 +95,7 @@ template <class... Items> struct Chain {
     static constexpr ItemExtent extents[items + 1] = {
         {ItemOf<Items>::count, ItemOf<Items>::Group::size, ItemOf<Items>::repeats}..., {}};
 
-    static constexpr std::size_t layers() {
-        std::size_t total = 0;
-        for (ItemExtent const& extent : extents)
-            total = checked_sum(total, checked_product(extent.count, extent.group));
-        return total;
-    }
+    static constexpr std::size_t layers() { return count_layers({extents, items}); }
     static constexpr std::size_t leaves() {
         std::size_t total = 0;
         for (ItemExtent const& extent : extents) total += extent.group;
@@ -136,23 +139,6 @@ template <class... Items> struct Chain {
         return {item, layer % extents[item].group};
     }
 
-    template <class F> static constexpr void for_each_layer(F f) {
-        for_first_layers(f, static_cast<std::size_t>(-1));
-    }
-    // The same for the first `most` repetitions of each item: what holds for all of two, each
-    // beside the other, holds for all of a thousand, and takes no longer to compile.
-    template <class F> static constexpr void for_first_layers(F f, std::size_t most) {
-        std::size_t layer = 0;
-        std::size_t leaf = 0;
-        for (std::size_t i = 0; i < items; ++i) {
-            auto const [count, group, repeats] = extents[i];
-            for (std::size_t n = 0; n < count && n < most; ++n)
-                for (std::size_t g = 0; g < group; ++g) f(layer + n * group + g, leaf + g);
-            layer += count * group;
-            leaf += group;
-        }
-    }
-
     // The first layer with each fault; the number of layers where there is none.
     struct Verdict {
         std::size_t layer, neighbours, cost;
@@ -172,7 +158,7 @@ template <class... Items> struct Chain {
             else if (without_cost == none_found)
                 without_cost = layer;
         };
-        for_first_layers(look, 1);
+        for_first_layers({extents, items}, look, 1);
         if (costs) verdict.cost = without_cost;
 
         using FitsAt = bool (*)(std::size_t);

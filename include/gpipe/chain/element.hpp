@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/chain/item.hpp>
 #include <gpipe/core/array.hpp>
 #include <gpipe/core/type_name.hpp>
 #include <gpipe/layer/dtype.hpp>
@@ -126,11 +127,8 @@ struct ElementsOf {
 
 /// By layer of Net, a Pipeline.
 template <class Net> Array<LayerElements> elements_of() {
-    auto const leaves = Net::template leaf_table<detail::ElementsOf>();
-    Array<LayerElements> elements(Net::size);
-    Net::for_each_layer(
-        [&](std::size_t layer, std::size_t leaf) { elements[layer] = leaves[leaf]; });
-    return elements;
+    static constexpr auto leaves = Net::template leaf_table<detail::ElementsOf>();
+    return detail::by_layer(Net::extents(), leaves.data());
 }
 
 } // namespace gpipe

@@ -198,15 +198,19 @@ GPIPE_INLINE constexpr void only_evaluate(Array<LayerInfo>& layers) {
     last.output_carries_gradient = false;
 }
 
+/// By layer its cost, as declared.
+GPIPE_INLINE constexpr Array<double> layer_costs(LayerInfo const* layers, std::size_t size) {
+    Array<double> costs(size);
+    for (std::size_t i = 0; i < size; ++i) costs[i] = layers[i].cost;
+    return costs;
+}
+
 /// By layer what cuts balance: its cost; where layers are frozen, what it does in a step, forwards,
 /// backwards, and of a frozen layer that something flows through half of one, in thirds of that.
 GPIPE_INLINE constexpr Array<double> cut_costs(LayerInfo const* layers, std::size_t size) {
-    Array<double> costs(size);
+    Array<double> costs = layer_costs(layers, size);
     bool frozen = false;
-    for (std::size_t i = 0; i < size; ++i) {
-        costs[i] = layers[i].cost;
-        frozen = frozen || layers[i].frozen;
-    }
+    for (std::size_t i = 0; i < size; ++i) frozen = frozen || layers[i].frozen;
     std::size_t const lowest = lowest_learner(layers, size);
     for (std::size_t i = 0; i < size && frozen; ++i)
         costs[i] *= (i < lowest ? 1.0 : layers[i].frozen ? 2.0 : 3.0) / 3;

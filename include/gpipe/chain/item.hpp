@@ -1,5 +1,8 @@
 #pragma once
 
+#include <gpipe/core/array.hpp>
+#include <gpipe/core/checked.hpp>
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/type_list.hpp>
 
 #include <cstddef>
@@ -14,6 +17,35 @@ struct ItemExtent {
     std::size_t count = 0, group = 0;
     bool repeats = false;
 };
+
+// Calls f(layer, leaf) for each layer of a chain's items in order, of the first `most` repetitions
+// of each: what holds for all of two, each beside the other, holds for all of a thousand, and takes
+// no longer to compile.
+template <class F> constexpr void for_first_layers(Part<ItemExtent> items, F f, std::size_t most) {
+    std::size_t layer = 0;
+    std::size_t leaf = 0;
+    for (auto const [count, group, repeats] : items) {
+        for (std::size_t n = 0; n < count && n < most; ++n)
+            for (std::size_t g = 0; g < group; ++g) f(layer + n * group + g, leaf + g);
+        layer += count * group;
+        leaf += group;
+    }
+}
+template <class F> constexpr void for_each_layer(Part<ItemExtent> items, F f) {
+    for_first_layers(items, f, static_cast<std::size_t>(-1));
+}
+GPIPE_INLINE constexpr std::size_t count_layers(Part<ItemExtent> items) {
+    std::size_t total = 0;
+    for (ItemExtent const& item : items)
+        total = checked_sum(total, checked_product(item.count, item.group));
+    return total;
+}
+// A row for each layer, of one for each leaf.
+template <class T> constexpr Array<T> by_layer(Part<ItemExtent> items, T const* leaves) {
+    Array<T> rows(count_layers(items));
+    for_each_layer(items, [&](std::size_t layer, std::size_t leaf) { rows[layer] = leaves[leaf]; });
+    return rows;
+}
 
 // The objects of a list of types, each value-initialized or moved from one given: a tuple that is
 // compiled in a time linear in its members (std::tuple is not, nor, through nvcc, is a class with

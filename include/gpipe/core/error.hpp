@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gpipe/core/compiled.hpp>
 #include <gpipe/core/version.hpp>
 
 #include <cstdarg>
@@ -41,7 +42,7 @@ template <class Make> std::exception_ptr made_error(Make make) noexcept {
 /// Throws Exception with a message in the form of printf, of up to 500 characters. One call and a
 /// constant per message: composing strings in place costs every translation unit compile time.
 template <class Exception>
-[[noreturn, gnu::cold, gnu::noinline, gnu::format(printf, 1, 2)]] inline void
+[[noreturn, gnu::cold, gnu::noinline, gnu::format(printf, 1, 2)]] void
 throw_error(char const* format, ...) {
     char message[512];
     std::va_list arguments;
@@ -50,5 +51,9 @@ throw_error(char const* format, ...) {
     va_end(arguments);
     throw Exception(message);
 }
+GPIPE_INSTANTIATE(void throw_error<std::invalid_argument>(char const*, ...));
+GPIPE_INSTANTIATE(void throw_error<std::logic_error>(char const*, ...));
+GPIPE_INSTANTIATE(void throw_error<std::out_of_range>(char const*, ...));
+GPIPE_INSTANTIATE(void throw_error<std::domain_error>(char const*, ...));
 
 } // namespace gpipe::detail

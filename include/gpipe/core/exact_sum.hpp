@@ -59,6 +59,8 @@ double add_squares_exactly(std::uint64_t* words, T const* data, std::size_t coun
     }
     return total;
 }
+GPIPE_INSTANTIATE(double add_squares_exactly(std::uint64_t*, float const*, std::size_t));
+GPIPE_INSTANTIATE(double add_squares_exactly(std::uint64_t*, double const*, std::size_t));
 
 /// What sums come to together, rounded once, of which `rows` times `columns` follow each other, the
 /// rows in steps of `stride` words: infinite if a number was not finite.

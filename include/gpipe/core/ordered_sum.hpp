@@ -92,5 +92,7 @@ template <class T> double ordered_sum(T const* data, std::size_t count) {
 template <class T> double ordered_sum_of_squares(T const* data, std::size_t count) {
     return detail::ordered_sum<detail::AddSquare>(data, count);
 }
+GPIPE_INSTANTIATE(double ordered_sum_of_squares(float const*, std::size_t));
+GPIPE_INSTANTIATE(double ordered_sum_of_squares(double const*, std::size_t));
 
 } // namespace gpipe

@@ -59,7 +59,7 @@ template <class Bench> class LayerProbe : public ProbeInputs<Bench> {
         shared_.optionals = optionals;
         call_.index = static_cast<std::uint32_t>(layer);
         call_.saving = true;
-        GroupSizes saved, deferred, scratch = model.loss_scratch;
+        GroupSizes saved, deferred, scratch = model.loss.scratch;
         if (is_loss()) {
             call_.layer = model.loss.object;
         } else {

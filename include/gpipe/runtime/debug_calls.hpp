@@ -138,7 +138,7 @@ class DebugCallMaker {
     void add_loss(Call const& call, bool trains) {
         function_ = "call";
         add("dy", model_.infos[model_.infos.size() - 1].output_gradient, call.dy, trains);
-        add("scratch", model_.loss_scratch, call.scratch, false);
+        add("scratch", model_.loss.scratch, call.scratch, false);
         DebugTensor value;
         value.what = "value";
         value.bytes = model_.sums * sizeof(double);

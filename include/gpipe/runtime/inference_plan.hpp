@@ -74,33 +74,43 @@ template <class DeviceOptions> bool keeps_graphs(DeviceOptions const& options) {
         return false;
 }
 
-// Of the Machine of an Inference of `net`, which must outlive it: as machine_parts(), of its
-// InferencePolicies.
-template <class Chosen, class Net, class Device = typename Chosen::Device>
-MachineWork inference_parts(Net const& net, StepConstants constants,
-                            InferenceOptions<Device> const& options,
-                            typename Device::Options& device) {
-    using Cut = typename Chosen::Cut;
-    auto const [devices, micro_batches] = chosen_numbers<Chosen>(1, options);
-    MachineWork parts;
-    Model& model = parts.model = inference_model<Device>(net);
-    model.constants = constants;
-    if (keeps_graphs(options.device)) model.targets = model.infos[Net::size - 1].output;
-    check_cells(Net::size, devices);
-    Array<double> const costs = Net::costs();
-    check_costs(costs.data(), costs.size());
-    Array<std::size_t>& first = parts.first = Array<std::size_t>(devices + 1);
-    if (std::size_t const entries = options.balance.size(); entries > 0)
-        cut_by_sizes(options.balance.data(), entries, Net::size, devices, first.data());
-    else
-        first = cut_by_costs<Cut>(costs, devices);
-    check_found_cut(first, Net::size);
+// The rest of the work of an Inference's machine, whose model it has: as plan_work().
+template <class Device>
+void plan_inference(MachineWork& work, MachineType const& type,
+                    Array<std::size_t> (*cut)(Array<double> const& costs, std::size_t cells),
+                    InferenceOptions<Device> const& options, typename Device::Options& device) {
+    Model& model = work.model;
+    std::size_t const layers = model.infos.size(), entries = options.balance.size();
+    auto const [devices, micro_batches] =
+        chosen_numbers(type, 1, entries, options.cells, options.micro_batches);
+    if (keeps_graphs(options.device)) model.targets = model.infos[layers - 1].output;
+    check_cells(layers, devices);
+    Array<double> const costs = layer_costs(model.infos.data(), layers);
+    check_costs(costs.data(), layers);
+    Array<std::size_t>& first = work.first;
+    if (entries > 0) {
+        first = Array<std::size_t>(devices + 1);
+        cut_by_sizes(options.balance.data(), entries, layers, devices, first.data());
+    } else {
+        first = cut(costs, devices);
+    }
+    check_found_cut(first, layers);
     check_micro_batches(micro_batches, devices);
-    parts.programs = forwards(devices, micro_batches);
+    work.programs = forwards(devices, micro_batches);
     // Where a queue runs what it is given one behind the other, and where ranks agree, none does.
-    parts.overlaps = Device::depth > 1 && !calls_enqueue<Device> && !joins_ranks<Device>;
-    take_options<Chosen>(parts, options, device, devices);
-    return parts;
+    work.overlaps = Device::depth > 1 && !calls_enqueue<Device> && !joins_ranks<Device>;
+    take_options<Device>(work, type, options, device, devices);
+}
+
+// Fills in the work of the machine of an Inference of `net`, which must outlive it.
+template <class Chosen, class Net, class Device = typename Chosen::Device>
+void make_inference_work(MachineWork& work, Net const& net, StepConstants constants,
+                         InferenceOptions<Device> const& options,
+                         typename Device::Options& device) {
+    static constexpr MachineType type = machine_type<Chosen>();
+    make_inference_model<Device>(work.model, net);
+    work.model.constants = constants;
+    plan_inference<Device>(work, type, &cut_by_costs<typename Chosen::Cut>, options, device);
 }
 
 } // namespace detail

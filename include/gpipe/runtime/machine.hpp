@@ -29,6 +29,7 @@ template <DeviceRuntime Device> class Machine {
     Machine(typename Device::Options const& options, MachineWork work);
     Machine(Machine const&) = delete;
     Machine& operator=(Machine const&) = delete;
+    ~Machine();
 
     /// Who runs it.
     ///@{
@@ -208,6 +209,8 @@ Machine<Device>::Machine(typename Device::Options const& options, MachineWork wo
     if constexpr (joins_ranks<Device>) // and so all ranks have been made
         device_.compare_plans(planned_, engine_.plan_hash());
 }
+
+template <DeviceRuntime Device> Machine<Device>::~Machine() = default;
 
 GPIPE_INSTANTIATE(class Machine<device::Host>);
 

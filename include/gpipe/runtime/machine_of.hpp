@@ -38,123 +38,189 @@ template <class Policy, class Default, class Dynamic> Dynamic chosen(Dynamic con
     else
         return option;
 }
-// K, 0 if nothing says it, and M: of a Chosen whose schedule has so many cells on each device.
-// Throws std::invalid_argument where an option does not fit its type.
+// By types and options, what is cut and scheduled.
+struct WorkChoice {
+    schedule::Dynamic const& schedule;
+    checkpoint::Dynamic const& checkpointing;
+    std::size_t devices, cells, micro_batches;
+};
+
+// What the type of a Training or an Inference says of its machine, as values. Of functions: what
+// no type needs is no code.
+struct MachineType {
+    std::size_t by_hand = 0;             // the cells that a Balance names
+    std::size_t devices = dynamic;       // K, if none does
+    std::size_t micro_batches = dynamic; // M
+    std::size_t replicas = 1;            // or dynamic
+    Replication replication{};           // of one
+    bool overlaps = false;               // see MachineWork
+    std::uint64_t program = 0;           // the same in no other
+
+    // Of a Training: the layer that each cell begins with; programs that have been proven, with the
+    // recomputes put in.
+    Array<std::size_t> (*cut)(WorkChoice const& choice, Array<LayerInfo> const& layers) = nullptr;
+    Checkpointed (*checkpointed)(WorkChoice const& choice, CutChain const& chain) = nullptr;
+    // See MachineWork.
+    Checkpointed (*fit)(BudgetProblem const& problem, Budget const& budget) = nullptr;
+    ChooseOffloads choose = nullptr;
+};
+
+// K, 0 if nothing says it, and M, with so many cells on each device. Throws std::invalid_argument
+// where an option does not fit its type.
 struct ChosenNumbers {
     std::size_t devices, micro_batches;
 };
-template <class Chosen, class Options>
-ChosenNumbers chosen_numbers(std::size_t each, Options const& options) {
-    using Cut = typename Chosen::Cut;
-    std::size_t const entries = options.balance.size();
+[[gnu::cold]] GPIPE_INLINE ChosenNumbers chosen_numbers(MachineType const& type, std::size_t each,
+                                                        std::size_t entries, std::size_t cells,
+                                                        std::size_t micro_batches) {
     check_cells_per_device(each, entries);
-    std::size_t const constant = devices_of<Cut>(each);
-    if (entries > 0 && (cuts_by_hand<Cut> || constant != dynamic))
+    std::size_t const constant = type.by_hand > 0 ? type.by_hand / each : type.devices;
+    if (entries > 0 && constant != dynamic)
         throw std::invalid_argument("gpipe: Options::balance is for Cells<dynamic>, but the type "
                                     "says how the layers are cut");
-    if constexpr (cuts_by_hand<Cut>) check_cells_per_device(each, Cut::cells);
+    if (type.by_hand > 0) check_cells_per_device(each, type.by_hand);
     std::size_t const devices =
-        chosen_number("cells", constant, options.cells == 0 ? entries / each : options.cells, 0);
-    return {devices, chosen_number("micro_batches", Chosen::micro_batch_count,
-                                   options.micro_batches, checked_product(4, devices))};
+        chosen_number("cells", constant, cells == 0 ? entries / each : cells, 0);
+    return {devices, chosen_number("micro_batches", type.micro_batches, micro_batches,
+                                   checked_product(4, devices))};
 }
 
-// What options say as they are, and what a device is told beside: of a Chosen with so many devices.
-template <class Chosen, class Options>
-void take_options(MachineWork& parts, Options const& options,
-                  [[maybe_unused]] typename Chosen::Device::Options& device,
+// What options say as they are, and what a device is told beside.
+template <class Device, class Options>
+void take_options(MachineWork& work, MachineType const& type, Options const& options,
+                  [[maybe_unused]] typename Device::Options& device,
                   [[maybe_unused]] std::size_t devices) {
-    using Device = typename Chosen::Device;
-    parts.seed = options.seed;
-    parts.debug = options.debug;
-    if constexpr (requires { device.blocking; }) device.blocking |= parts.debug;
+    work.seed = options.seed;
+    work.debug = options.debug;
+    if constexpr (requires { device.blocking; }) device.blocking |= work.debug;
     if constexpr (joins_ranks<Device>) {
-        device.replicas = parts.replication.count;
-        device.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
+        device.replicas = work.replication.count;
+        device.program = type.program;
         if (device.devices == dynamic) device.devices = devices;
         // Else they would begin the next step when they are called, and not when they can.
-        if constexpr (requires { device.device.apart; }) device.device.apart |= parts.overlaps;
+        if constexpr (requires { device.device.apart; }) device.device.apart |= work.overlaps;
         using Transport = typename Device::Transport;
         if constexpr (requires { &Transport::share; })
             device.device = Transport::share(std::move(device.device), device.transport->rank(),
                                              device.replicas, devices);
     }
-    parts.samples = checked_samples(options.samples);
+    work.samples = checked_samples(options.samples);
 }
 
-// Of the Machine of a Training, whose functors and constants must outlive it: what Chosen, its
-// ChosenPolicies, leaves open is in its options, and the device is told what they say of it. Throws
+// The rest of the work of a Training's machine, whose model and policies it has: what its type
+// leaves open is in its options, and the device is told what they say of it. Throws
 // std::invalid_argument where one does not fit.
-template <class Chosen, class Net, class Device = typename Chosen::Device>
-MachineWork machine_parts(Net const& net, typename Chosen::LossFunctor const& loss,
-                          typename Chosen::OptimizerFunctor const& optimizer,
-                          StepConstants constants,
-                          TrainingOptions<typename Chosen::Joins> const& options,
-                          typename Device::Options& device) {
-    using Cut = typename Chosen::Cut;
-    using Checkpointing = typename Chosen::Checkpointing;
-    check_open<typename Chosen::Schedule>("schedule", options.schedule);
-    check_open<Checkpointing>("checkpointing", options.checkpointing);
-    MachineWork parts;
-    Model& model = parts.model = model_of<Device>(net, loss, optimizer);
-    model.constants = constants;
+template <class Device, class Options>
+void plan_work(MachineWork& work, MachineType const& type, schedule::Dynamic const& schedule,
+               checkpoint::Dynamic const& checkpointing, Options const& options,
+               typename Device::Options& device) {
+    Model& model = work.model;
     freeze(model, options.frozen, options.frozen_parameters);
-    auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
-    auto const checkpointing = [&] { // not of constants: that would be compiled for nothing
-        return chosen<Checkpointing, checkpoint::ExceptLast>(options.checkpointing);
-    };
+    std::size_t const layers = model.infos.size();
     std::size_t const each = schedule.cells_per_device();
     std::size_t const entries = options.balance.size();
-    ChosenNumbers const numbers = chosen_numbers<Chosen>(each, options);
-    std::size_t const devices = numbers.devices, micro_batches = numbers.micro_batches;
+    auto const [devices, micro_batches] =
+        chosen_numbers(type, each, entries, options.cells, options.micro_batches);
     if (devices == 0)
         throw std::invalid_argument("gpipe: nothing says how many devices there are: with "
                                     "Cells<dynamic> Options::cells does, or Options::balance");
-    check_cells(Net::size, devices); // each has one at least
+    check_cells(layers, devices); // each has one at least
     std::size_t const cells = checked_product(devices, each);
-    check_cells(Net::size, cells);
-    Array<double> const declared = Net::costs();
-    check_costs(declared.data(), declared.size());
-    Array<double> const costs = cut_costs(model.infos.data(), Net::size);
-    Array<std::size_t> const& first = parts.first = [&] {
-        if (entries > 0) {
-            Array<std::size_t> by_hand(cells + 1);
-            cut_by_sizes(options.balance.data(), entries, Net::size, cells, by_hand.data());
-            return by_hand;
-        }
-        if constexpr (Chosen::constant_cut)
-            return Chosen::first_layers();
-        else if constexpr (WeighsCells<Cut>)
-            return Chosen::cut(cells, costs,
-                               weighed_programs(schedule, checkpointing(), devices, micro_batches));
-        else
-            return Chosen::cut(cells, costs);
-    }();
-    check_found_cut(first, Net::size);
+    check_cells(layers, cells);
+    WorkChoice const choice{schedule, checkpointing, devices, cells, micro_batches};
+    Array<double> const declared = layer_costs(model.infos.data(), layers);
+    check_costs(declared.data(), layers);
+    Array<std::size_t>& first = work.first;
+    if (entries > 0) {
+        first = Array<std::size_t>(cells + 1);
+        cut_by_sizes(options.balance.data(), entries, layers, cells, first.data());
+    } else {
+        first = type.cut(choice, model.infos);
+    }
+    check_found_cut(first, layers);
     check_micro_batches(micro_batches, cells);
 
-    parts.snapshot = options.snapshot;
-    parts.slack = options.slack;
-    parts.overlaps = Chosen::Update::immediate;
-    parts.replication = Chosen::replication(
-        chosen_number("replicas", Chosen::ReplicasPolicy::count, options.replicas, 1));
-    if constexpr (Chosen::proven)
-        static_cast<Checkpointed&>(parts) =
-            Chosen::applied(model.infos, first, Chosen::Schedule::programs(devices, micro_batches));
-    else
-        static_cast<Checkpointed&>(parts) =
-            proven_programs(schedule, checkpointing(), devices, micro_batches,
-                            {model.infos.data(), model.infos.size(), first.data()});
-    constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
-    if constexpr (any || BudgetPolicy<Checkpointing>) parts.fit = &fitted_programs;
-    if constexpr (any || reverses_cells<Checkpointing>) parts.choose = &choose_offloads;
+    work.snapshot = options.snapshot;
+    work.slack = options.slack;
+    work.overlaps = type.overlaps;
+    work.replication = type.replication;
+    work.replication.count = chosen_number("replicas", type.replicas, options.replicas, 1);
+    static_cast<Checkpointed&>(work) =
+        type.checkpointed(choice, {model.infos.data(), layers, first.data()});
+    work.fit = type.fit;
+    work.choose = type.choose;
+    work.checks = chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite,
+                                options.loss_scale, type.overlaps,
+                                joins_ranks<Device> && calls_enqueue<Device>);
+    model.loss.scales = work.checks.scale.scales();
+    take_options<Device>(work, type, options, device, devices);
+}
+GPIPE_INSTANTIATE(void plan_work<device::Host>(MachineWork&, MachineType const&,
+                                               schedule::Dynamic const&, checkpoint::Dynamic const&,
+                                               TrainingOptions<device::Host> const&,
+                                               device::Host::Options&));
 
-    parts.checks = chosen_checks(options.clip_norm, options.finite_gradients, options.not_finite,
-                                 options.loss_scale, Chosen::Update::immediate,
-                                 joins_ranks<Device> && calls_enqueue<Device>);
-    model.loss.scales = parts.checks.scale.scales();
-    take_options<Chosen>(parts, options, device, devices);
-    return parts;
+// What all of Chosen says, that is ChosenPolicies or InferencePolicies.
+template <class Chosen> constexpr MachineType machine_type() {
+    using Cut = typename Chosen::Cut;
+    MachineType type;
+    if constexpr (cuts_by_hand<Cut>)
+        type.by_hand = Cut::cells;
+    else
+        type.devices = Cut::cells;
+    type.micro_batches = Chosen::micro_batch_count;
+    type.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
+    return type;
+}
+
+// Fills in the work of the machine of a Training, whose functors and constants must outlive it: see
+// plan_work().
+template <class Chosen, class Net, class Device = typename Chosen::Device>
+void make_work(MachineWork& work, Net const& net, typename Chosen::LossFunctor const& loss,
+               typename Chosen::OptimizerFunctor const& optimizer, StepConstants constants,
+               TrainingOptions<typename Chosen::Joins> const& options,
+               typename Device::Options& device) {
+    using Checkpointing = typename Chosen::Checkpointing;
+    static constexpr MachineType type = [] {
+        MachineType all = machine_type<Chosen>();
+        all.replicas = Chosen::ReplicasPolicy::count;
+        all.replication = Chosen::replication(1);
+        all.overlaps = Chosen::Update::immediate;
+        all.cut = [](WorkChoice const& choice, Array<LayerInfo> const& layers) {
+            if constexpr (Chosen::constant_cut) {
+                return Chosen::first_layers();
+            } else {
+                Programs weighed;
+                if constexpr (WeighsCells<typename Chosen::Cut>)
+                    weighed = weighed_programs(choice.schedule, choice.checkpointing,
+                                               choice.devices, choice.micro_batches);
+                return Chosen::cut(choice.cells, cut_costs(layers.data(), layers.size()), weighed);
+            }
+        };
+        all.checkpointed = [](WorkChoice const& choice, CutChain const& chain) {
+            if constexpr (Chosen::proven)
+                return apply_checkpointing<Checkpointing>(
+                    chain, Chosen::Schedule::programs(choice.devices, choice.micro_batches));
+            else
+                return proven_programs(choice.schedule, choice.checkpointing, choice.devices,
+                                       choice.micro_batches, chain);
+        };
+        constexpr bool any = std::is_same_v<Checkpointing, checkpoint::Dynamic>;
+        if constexpr (any || BudgetPolicy<Checkpointing>) all.fit = &fitted_programs;
+        if constexpr (any || reverses_cells<Checkpointing>) all.choose = &choose_offloads;
+        return all;
+    }();
+    check_open<typename Chosen::Schedule>("schedule", options.schedule);
+    check_open<Checkpointing>("checkpointing", options.checkpointing);
+    make_model<Device>(work.model, net, loss, optimizer);
+    work.model.constants = constants;
+    auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
+    if constexpr (Chosen::proven && Chosen::constant_cut) // the policy's code is not wanted
+        plan_work<Device>(work, type, schedule, {}, options, device);
+    else
+        plan_work<Device>(work, type, schedule,
+                          chosen<Checkpointing, checkpoint::ExceptLast>(options.checkpointing),
+                          options, device);
 }
 
 // Tells other ranks, which are making theirs or wait for this one, what it has thrown by itself.
@@ -171,23 +237,45 @@ template <class Transport> void tell_unmade(Transport& transport, Making how) no
     lose_self(transport, lost.text);
 }
 
-// The machine of the work that `work(options)` makes, which says more of the device. Where ranks in
-// other processes make theirs, too, what is thrown on one is thrown on all: elsewhere as a
-// RankError.
-template <class Device, class Work>
-Machine<Device> made_together(typename Device::Options options, Work work) {
+// Who fills in the work of a machine, and says more of its device.
+template <class Device> struct WorkMaker {
+    void const* object;
+    void (*call)(void const* object, MachineWork& work, typename Device::Options& device);
+
+    void operator()(MachineWork& work, typename Device::Options& device) const {
+        call(object, work, device);
+    }
+};
+
+// The machine of that work. Where ranks in other processes make theirs, too, what is thrown on one
+// is thrown on all: elsewhere as a RankError.
+template <class Device>
+Machine<Device> machine_of(typename Device::Options options, WorkMaker<Device> make) {
+    MachineWork work;
     if constexpr (joins_processes<Device>) {
         Making how = Making::alone;
         options.making = &how;
         try {
-            return Machine<Device>(options, work(options));
+            make(work, options);
+            return Machine<Device>(options, std::move(work));
         } catch (...) {
             if (options.transport) tell_unmade(*options.transport, how);
             throw;
         }
     } else {
-        return Machine<Device>(options, work(options));
+        make(work, options);
+        return Machine<Device>(options, std::move(work));
     }
+}
+GPIPE_INSTANTIATE(Machine<device::Host> machine_of(device::Host::Options, WorkMaker<device::Host>));
+
+// The same of f(work, device).
+template <class Device, class F>
+Machine<Device> made_together(typename Device::Options const& options, F const& f) {
+    return machine_of<Device>(
+        options, {&f, [](void const* object, MachineWork& work, typename Device::Options& device) {
+                      (*static_cast<F const*>(object))(work, device);
+                  }});
 }
 
 } // namespace gpipe::detail

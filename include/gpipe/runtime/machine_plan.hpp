@@ -120,8 +120,9 @@ template <DeviceRuntime Device> class MachinePlan : public MachineWork {
                                 joins_ranks<Device> ? ranks.all() : 0, ranks.replicas);
         });
         staging.ties = staging.ties || joins_ranks<Device>;
-        return {{model.infos.data(), model.infos.size(), learner, model.loss_scratch,
-                 model.loss_handles, model.skips, model.ties, model.loss_constants, model.sides},
+        return {{model.infos.data(), model.infos.size(), learner, model.loss.scratch,
+                 model.loss.handle_needs, model.skips, model.ties, model.loss.constants,
+                 model.sides},
                 first,
                 model.states,
                 capacity,

@@ -98,6 +98,9 @@ struct LossParts {
     void const* object = nullptr;    ///< the functor
     std::string_view name;           ///< its type
     HandleSpecs handles;             ///< that it declares
+    HandleNeeds handle_needs;        ///< what these take
+    ConstantNeeds constants;         ///< that it declares
+    GroupSizes scratch;              ///< see LayerTraits::Scratch
     bool scales = false;             ///< whether the gradient is to be scaled
 };
 
@@ -109,8 +112,6 @@ struct Model {
     Part<TiedTensor> ties;                  ///< likewise
     Part<SideInfo> sides;                   ///< likewise: behind the first layer's tensors
     LossParts loss;                         ///< on top
-    GroupSizes loss_scratch;                ///< see LayerTraits::Scratch
-    HandleNeeds loss_handles;               ///< that the loss declares
     std::size_t sums = 2;                   ///< numbers that the loss leaves per micro-batch
     std::size_t states = 0;                 ///< arrays per parameter tensor of the optimizer
     GroupSizes targets;                     ///< of the loss, or outputs that are staged
@@ -118,8 +119,7 @@ struct Model {
     ToldRatesFunction told_rates = nullptr; ///< likewise
     /// Throws where one is not finite, or wants other state.
     void (*check_rates)(void const* optimizer, std::size_t planned_states) = nullptr;
-    ConstantNeeds loss_constants; ///< that the loss declares
-    StepConstants constants;      ///< as the caller sets them
+    StepConstants constants; ///< as the caller sets them
 };
 
 } // namespace gpipe

@@ -88,33 +88,32 @@ void scaled_loss_thunk(Call const& call, Frame const& frame) {
     scale_thunk<Net, Device>(call, frame);
 }
 
-// A Pipeline as values, which must outlive them: no loss, and nothing that updates.
-template <class Device, class Net> Model layers_of(Net const& net) {
-    auto const objects = net.leaf_objects();
-    Model model;
-    model.infos = Array<LayerInfo>(Net::size);
-    model.skips = {Net::skips.data(), Net::skips.size()};
-    model.ties = {Net::ties.data(), Net::ties.size()};
-    model.sides = {Net::sides.data(), Net::sides.size()};
-    model.layers = Array<LayerParts>(Net::size);
-    Net::for_each_layer([&](std::size_t layer, std::size_t leaf) {
-        model.infos[layer] = Net::leaf_info[leaf];
-        model.layers[layer] = {
-            Net::template leaf_functions<typename Device::Stream>[leaf], {}, objects[leaf]};
-        if (model.infos[layer].frozen) freeze(model.layers[layer]);
-    });
-    return model;
+// What the type of a Pipeline says of its layers, for a kind of device: by leaf.
+struct ChainParts {
+    Part<ItemExtent> extents;
+    LayerInfo const* infos = nullptr;
+    LayerFunctions const* functions = nullptr;
+    UpdateSpecs const* updates = nullptr; // or null: nothing is updated
+    Part<SkipPair> skips;
+    Part<TiedTensor> ties;
+    Part<SideInfo> sides;
+};
+template <class Device, class Net>
+constexpr ChainParts chain_parts(UpdateSpecs const* updates = nullptr) {
+    return {Net::extents(),
+            Net::leaf_info.data(),
+            Net::template leaf_functions<typename Device::Stream>.data(),
+            updates,
+            {Net::skips.data(), Net::skips.size()},
+            {Net::ties.data(), Net::ties.size()},
+            {Net::sides.data(), Net::sides.size()}};
 }
-
 // The same with the parameters as tensors, which this Optimizer updates, or nobody.
-template <class Device, class Optimizer, class Net> Model parameters_of(Net const& net) {
-    auto const updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
-    Model model = layers_of<Device>(net);
-    Net::for_each_layer(
-        [&](std::size_t layer, std::size_t leaf) { model.layers[layer].updates = updates[leaf]; });
-    return model;
+template <class Device, class Optimizer, class Net>
+inline constexpr auto leaf_updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
+template <class Device, class Optimizer, class Net> constexpr ChainParts trained_parts() {
+    return chain_parts<Device, Net>(leaf_updates<Device, Optimizer, Net>.data());
 }
-
 // What an update is told of each parameter tensor, or would be if none were frozen: of tied ones of
 // the first end.
 GPIPE_INLINE Array<UpdateContext> told_tensors(Model const& model) {
@@ -135,35 +134,59 @@ GPIPE_INLINE Array<UpdateContext> told_tensors(Model const& model) {
     return first_of(told, count);
 }
 
-// A Pipeline that is only evaluated, as values, which it must outlive.
-template <class Device, class Net> Model inference_model(Net const& net) {
-    Model model = parameters_of<Device, void>(net);
-    only_evaluate(model.infos);
-    model.sums = 0;
-    return model;
+// The layers of a Pipeline, whose objects, by leaf, must outlive them.
+[[gnu::cold]] GPIPE_INLINE void make_layers(Model& model, ChainParts const& parts,
+                                            void const* const* objects) {
+    model.infos = by_layer(parts.extents, parts.infos);
+    model.layers = Array<LayerParts>(model.infos.size());
+    model.skips = parts.skips;
+    model.ties = parts.ties;
+    model.sides = parts.sides;
+    for_each_layer(parts.extents, [&](std::size_t i, std::size_t leaf) {
+        LayerParts& layer = model.layers[i];
+        layer = {parts.functions[leaf], {}, objects[leaf]};
+        if (parts.updates) layer.updates = parts.updates[leaf];
+        if (model.infos[i].frozen) freeze(layer);
+    });
+}
+// Those of `net`, and nothing that updates them.
+template <class Device, class Net> void make_layers(Model& model, Net const& net) {
+    static constexpr ChainParts parts = chain_parts<Device, Net>();
+    make_layers(model, parts, net.leaf_objects().data());
 }
 
-// A Pipeline with its loss and optimizer as values, which must outlive them.
+// A Pipeline that is only evaluated.
+template <class Device, class Net> void make_inference_model(Model& model, Net const& net) {
+    static constexpr ChainParts parts = trained_parts<Device, void, Net>();
+    make_layers(model, parts, net.leaf_objects().data());
+    only_evaluate(model.infos);
+    model.sums = 0;
+}
+
+// A Pipeline with its loss and optimizer, which must outlive the model.
 template <class Device, class Net, class Loss, class Optimizer>
-Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
+void make_model(Model& model, Net const& net, Loss const& loss, Optimizer const& optimizer) {
     using Stream = typename Device::Stream;
     if constexpr (requires { optimizer.check_layers(Net::size); })
         optimizer.check_layers(Net::size);
-    Model model = parameters_of<Device, Optimizer>(net);
+    static constexpr ChainParts parts = trained_parts<Device, Optimizer, Net>();
+    make_layers(model, parts, net.leaf_objects().data());
     if constexpr (requires(std::span<UpdateContext const> all) { optimizer.check_tensors(all); }) {
         Array<UpdateContext> const told = told_tensors(model);
         optimizer.check_tensors(std::span(told.data(), told.size()));
     }
-    model.loss = {&loss_thunk<Loss, Net, Stream, true>,
-                  &scale_thunk<Net, Device>,
-                  &scaled_loss_thunk<Loss, Net, Device>,
-                  &loss_thunk<Loss, Net, Stream, false>,
-                  &loss,
-                  type_name<Loss>,
-                  handle_specs<Loss, Stream>()};
-    model.loss_scratch = sizes_of<typename ScratchOf<Loss>::type>();
-    model.loss_handles = handle_needs<Loss>();
-    model.loss_constants = constant_needs<Loss>();
+    static constexpr LossParts constant{&loss_thunk<Loss, Net, Stream, true>,
+                                        &scale_thunk<Net, Device>,
+                                        &scaled_loss_thunk<Loss, Net, Device>,
+                                        &loss_thunk<Loss, Net, Stream, false>,
+                                        nullptr,
+                                        type_name<Loss>,
+                                        handle_specs<Loss, Stream>(),
+                                        handle_needs<Loss>(),
+                                        constant_needs<Loss>(),
+                                        sizes_of<typename ScratchOf<Loss>::type>()};
+    model.loss = constant;
+    model.loss.object = &loss;
     model.sums = 2 + loss_metrics<Loss, Net>;
     model.states = states_of(optimizer);
     model.targets = sizes_of<as_tensors<typename Loss::Target>>();
@@ -172,7 +195,6 @@ Model model_of(Net const& net, Loss const& loss, Optimizer const& optimizer) {
         model.told_rates = &told_rates<Optimizer>;
         model.check_rates = &check_rates<Optimizer>;
     }
-    return model;
 }
 
 } // namespace gpipe::detail

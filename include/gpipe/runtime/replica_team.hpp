@@ -39,8 +39,9 @@ template <class Chosen, class Net> class ReplicaTeam {
                 members_[r]->thread = std::thread([&, constants, options, own = members_[r].get()] {
                     try {
                         auto of_device = device(options, own->rank);
-                        MachineWork work = machine_parts<Chosen>(net, loss, optimizer, constants,
-                                                                 options, of_device);
+                        MachineWork work;
+                        make_work<Chosen>(work, net, loss, optimizer, constants, options,
+                                          of_device);
                         own->machine.reset(new Machine<Device>(of_device, std::move(work)));
                     } catch (...) {
                         return wire_.leave(std::current_exception());
