@@ -79,7 +79,7 @@ GPIPE_INLINE constexpr std::uint64_t chain_number(LayerInfo const* layers, std::
             add(group.count);
             for (std::size_t t = 0; t < group.count; ++t) {
                 add(group.bytes[t]);
-                if (group.elements) add_element(group.elements[t]);
+                add_element(group.elements[t]);
             }
         };
         for (GroupSizes const* group :

@@ -161,8 +161,7 @@ class BytePlanner {
             inputs = inputs || plan_.cells[c].input_moves;
             offloads[c] = plan_.cells[c].input_moves || moves_retained(c);
         }
-        Offloads chosen;
-        if (choose_) chosen = choose_(programs_, offloads);
+        Offloads chosen = choose_(programs_, offloads);
         plan_.lowered =
             put_copies_in(programs_, static_cast<Edges&&>(plan_.lowered.edges),
                           linear_order(programs_), offloads, static_cast<Offloads&&>(chosen));

@@ -56,10 +56,9 @@ plan_with(PlanRequest const& request, std::size_t slack, Programs const& program
 } // namespace detail
 
 /// Plans the bytes of `programs` (with their recomputes), whose cells are reversed so, see
-/// each_reversal(). `choose`: what leaves the device where they say so; may be null where none
-/// does. No device offloads anything if it has fewer bytes then. In a constant what it says of
-/// tensors inside of cells is an upper bound. Throws std::invalid_argument where there are more
-/// bytes than can be counted.
+/// each_reversal(). `choose`: what leaves the device where they say so. No device offloads anything
+/// if it has fewer bytes then. In a constant what it says of tensors inside of cells is an upper
+/// bound. Throws std::invalid_argument where there are more bytes than can be counted.
 [[gnu::cold]] GPIPE_INLINE constexpr MemoryPlan
 plan_bytes(PlanRequest const& request, Programs const& programs,
            Array<Reversal> const& reversals = {}, ChooseOffloads choose = &choose_offloads) {
@@ -70,7 +69,7 @@ plan_bytes(PlanRequest const& request, Programs const& programs,
     bool const quickly = request.tightness == Tightness::constant || std::is_constant_evaluated();
     bool offloads = false;
     for (Reversal const& reversal : each) offloads = offloads || reversal.offload;
-    offloads = offloads && choose && !quickly;
+    offloads = offloads && !quickly;
     // Who does is decided while nobody waits for room: then a chosen slack takes no more bytes.
     bool const chooses = offloads && request.slack == chosen_slack;
     std::size_t const slack = chooses ? no_wait : request.slack;

@@ -58,7 +58,7 @@ template <class Net, class... Policies> class InferencePlan {
         });
         PlanRequest const request{
             shape, first, 0, samples, staging, links_between(programs, first, shape.skips, link)};
-        return plan(request, programs, {}, nullptr);
+        return plan(request, programs, {}, &no_offloads);
     }
 };
 

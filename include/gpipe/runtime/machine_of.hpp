@@ -62,7 +62,7 @@ struct MachineType {
     Checkpointed (*checkpointed)(WorkChoice const& choice, CutChain const& chain) = nullptr;
     // See MachineWork.
     Checkpointed (*fit)(BudgetProblem const& problem, Budget const& budget) = nullptr;
-    ChooseOffloads choose = nullptr;
+    ChooseOffloads choose = &no_offloads;
 };
 
 // K, 0 if nothing says it, and M, with so many cells on each device. Throws std::invalid_argument
@@ -95,7 +95,7 @@ void take_options(MachineWork& work, MachineType const& type, Options const& opt
     if constexpr (requires { device.blocking; }) device.blocking |= work.debug;
     if constexpr (joins_ranks<Device>) {
         device.replicas = work.replication.count;
-        device.program = type.program;
+        device.program = type.program + 31 * std::uint64_t{GPIPE_VERSION};
         if (device.devices == dynamic) device.devices = devices;
         // Else they would begin the next step when they are called, and not when they can.
         if constexpr (requires { device.device.apart; }) device.device.apart |= work.overlaps;
@@ -169,7 +169,7 @@ template <class Chosen> constexpr MachineType machine_type() {
     else
         type.devices = Cut::cells;
     type.micro_batches = Chosen::micro_batch_count;
-    type.program = type_id<Chosen> + 31 * std::uint64_t{GPIPE_VERSION};
+    type.program = type_id<Chosen>;
     return type;
 }
 

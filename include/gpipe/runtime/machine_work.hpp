@@ -72,12 +72,12 @@ struct MachineWork : Checkpointed {
     StepChecks checks{};      ///< what is looked at before a commit
     Checkpointed (*fit)(BudgetProblem const& problem,
                         Budget const& budget) = nullptr; ///< null unless a policy may have a budget
-    ChooseOffloads choose = nullptr; ///< null unless a policy may reverse cells piece by piece
-    bool snapshot = false;           ///< whether it has host memory for a copy of its state
-    bool debug = false;              ///< see Training::Options
-    std::size_t slack = no_wait;     ///< likewise
-    bool overlaps = false;           ///< whether a step may begin before the one before it is done
-    Replication replication{};       ///< see Replicas
+    ChooseOffloads choose = &no_offloads; ///< if a policy may reverse cells piece by piece, another
+    bool snapshot = false;                ///< whether it has host memory for a copy of its state
+    bool debug = false;                   ///< see Training::Options
+    std::size_t slack = no_wait;          ///< likewise
+    bool overlaps = false;     ///< whether a step may begin before the one before it is done
+    Replication replication{}; ///< see Replicas
 };
 
 } // namespace gpipe

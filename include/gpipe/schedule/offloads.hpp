@@ -130,7 +130,10 @@ class OffloadChooser {
     return {};
 }
 
-/// Who does, where a program may do without.
+/// The same where no cell has.
+GPIPE_INLINE constexpr Offloads no_offloads(Programs const&, Array<bool> const&) { return {}; }
+
+/// Either: a program that never offloads does without the code of the former.
 using ChooseOffloads = decltype(&choose_offloads);
 
 } // namespace gpipe

@@ -78,6 +78,7 @@ class Dynamic {
         requires(!std::is_same_v<S, Dynamic> && ScheduleObject<S>)
     constexpr Dynamic(S schedule) {
         if constexpr (is_held<S>()) {
+            holds_ = true;
             programs_ = &programs_of<S>;
             least_ = &least_of<S>;
             if constexpr (requires { S::name; }) name_ = S::name;
@@ -91,7 +92,7 @@ class Dynamic {
     }
 
     /// Whether it holds a schedule.
-    constexpr explicit operator bool() const { return programs_ != nullptr; }
+    constexpr explicit operator bool() const { return holds_; }
     /// One for each of K devices, of the schedule that it holds. Throws std::logic_error if it
     /// holds none.
     constexpr Programs programs(std::size_t devices, std::size_t micro_batches) const {
@@ -110,7 +111,7 @@ class Dynamic {
 
   private:
     constexpr void check() const {
-        if (!programs_) throw std::logic_error("gpipe: this schedule::Dynamic holds no schedule");
+        if (!holds_) throw std::logic_error("gpipe: this schedule::Dynamic holds no schedule");
     }
     // The object's bytes, not a pointer to it: constant evaluation has to get through.
     static constexpr std::size_t most_bytes = 32;
@@ -148,6 +149,9 @@ class Dynamic {
             return 1;
     }
 
+    // And not that it has functions: g++ knows of no address in a constant whether it is null where
+    // it looks for undefined behaviour (-fsanitize=undefined).
+    bool holds_ = false;
     Programs (*programs_)(Object const&, std::size_t, std::size_t) = nullptr;
     std::size_t (*least_)(Object const&, std::size_t) = nullptr;
     std::size_t cells_per_device_ = 1;
