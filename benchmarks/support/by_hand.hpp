@@ -209,7 +209,7 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         time(times, [&] { Net::template leaf_functions<Stream>[leaf_[i]].forward(call, at); });
     }
     double measure(std::size_t m) {
-        double sums[2 + gpipe::detail::loss_metrics<Loss, Net>] = {};
+        double sums[2 + gpipe::detail::loss_metrics<Loss, typename Net::Output>] = {};
         gpipe::Call call;
         call.layer = &loss_;
         gpipe::OwnFrame at(&shared_, ranges_[m].first, ranges_[m].count, gpipe::Phase::backward);
@@ -219,7 +219,9 @@ template <class Net, class Loss, class Optimizer, class Stream> class SegmentsBy
         at.set(gpipe::Region::output, outputs_[place(m, size - 1)]);
         at.set(gpipe::Region::output_gradient, gradient_[(size - 1) % 2]);
         at.set(gpipe::Region::scratch, scratch_);
-        time(&times_.loss, [&] { gpipe::detail::loss_thunk<Loss, Net, Stream, true>(call, at); });
+        time(&times_.loss, [&] {
+            gpipe::detail::loss_thunk<Loss, typename Net::Output, Stream, true>(call, at);
+        });
         weight_ += sums[1];
         return sums[0];
     }

@@ -48,7 +48,7 @@ class Training : public ConstantPlan<Net, Policies...>,
     using LossFunctor = typename Chosen::LossFunctor;
     using OptimizerFunctor = typename Chosen::OptimizerFunctor;
     using Team = typename Chosen::ReplicasPolicy::template Team<Chosen, Net>;
-    static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, Net>;
+    static constexpr std::size_t metrics = detail::loss_metrics<LossFunctor, typename Net::Output>;
 
   public:
     using Input = detail::inputs_of<Net>; ///< of one sample: of the first layer, then side inputs

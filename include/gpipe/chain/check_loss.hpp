@@ -19,26 +19,27 @@ concept NamesTarget = requires {
 }
 &&is_tensors<typename Loss::Target>;
 
-template <class Net> using OutputGradientOf = GradientViews<typename Net::Output, Access::write>;
+// Output: the tensors that the last layer gives.
+template <class Output> using OutputGradientOf = GradientViews<Output, Access::write>;
 
-template <class Loss, class Net, class DY>
-using LossResult =
-    std::invoke_result_t<Loss const&, LossContext<Loss, AnyStream>&, OutputReadViews<Net>,
-                         BatchViews<typename Loss::Target, Access::read>, DY>;
+template <class Loss, class Output, class DY>
+using LossResult = std::invoke_result_t<Loss const&, LossContext<Loss, AnyStream>&,
+                                        BatchViews<Output, Access::read>,
+                                        BatchViews<typename Loss::Target, Access::read>, DY>;
 
-template <class Loss, class Net, class DY> consteval bool measures() {
-    if constexpr (requires { typename LossResult<Loss, Net, DY>; })
-        return is_loss_value<LossResult<Loss, Net, DY>> ||
-               std::is_void_v<LossResult<Loss, Net, DY>>;
+template <class Loss, class Output, class DY> consteval bool measures() {
+    if constexpr (requires { typename LossResult<Loss, Output, DY>; })
+        return is_loss_value<LossResult<Loss, Output, DY>> ||
+               std::is_void_v<LossResult<Loss, Output, DY>>;
     else
         return false;
 }
 
-template <class Loss, class Net> consteval bool loss_fits() {
-    if constexpr (!measures<Loss, Net, OutputGradientOf<Net>>())
+template <class Loss, class Output> consteval bool loss_fits() {
+    if constexpr (!measures<Loss, Output, OutputGradientOf<Output>>())
         return false;
     else if constexpr (accepts_none<Loss>)
-        return measures<Loss, Net, None>();
+        return measures<Loss, Output, None>();
     else
         return true;
 }
@@ -56,21 +57,21 @@ template <class Result, class Loss>
 inline constexpr std::size_t metrics_of = declared_metrics<Loss>;
 template <std::size_t n, class Loss>
 inline constexpr std::size_t metrics_of<LossValue<n>, Loss> = n;
-template <class Loss, class Net> consteval bool metrics_fit() {
-    constexpr std::size_t n = metrics_of<LossResult<Loss, Net, OutputGradientOf<Net>>, Loss>;
+template <class Loss, class Output> consteval bool metrics_fit() {
+    constexpr std::size_t n = metrics_of<LossResult<Loss, Output, OutputGradientOf<Output>>, Loss>;
     if constexpr (requires { Loss::metrics; })
         if (n != declared_metrics<Loss>) return false;
     if constexpr (accepts_none<Loss>)
-        return metrics_of<LossResult<Loss, Net, None>, Loss> == n;
+        return metrics_of<LossResult<Loss, Output, None>, Loss> == n;
     else
         return true;
 }
 
 // Whether it can be called, const or not, whatever it returns.
-template <class Loss, class Net, class DY = OutputGradientOf<Net>>
+template <class Loss, class Output, class DY = OutputGradientOf<Output>>
 concept CallsLoss = std::is_invocable_v < Loss&,
         LossContext<Loss, AnyStream>
-&, OutputReadViews<Net>, BatchViews<typename Loss::Target, Access::read>, DY > ;
+&, BatchViews<Output, Access::read>, BatchViews<typename Loss::Target, Access::read>, DY > ;
 
 // What is wrong with a loss: the first of these.
 enum class LossFault {
@@ -84,20 +85,20 @@ enum class LossFault {
     arguments,
     constants
 };
-template <class Loss, class Net> consteval LossFault loss_fault() {
+template <class Loss, class Output> consteval LossFault loss_fault() {
     if constexpr (!NamesTarget<Loss>)
         return LossFault::no_target;
     else if constexpr (!loss_numbers_fit<Loss>())
         return LossFault::numbers;
     else if constexpr (!constants_fit<Loss>())
         return LossFault::constants;
-    else if constexpr (loss_fits<Loss, Net>())
-        return metrics_fit<Loss, Net>() ? LossFault::none : LossFault::metrics;
-    else if constexpr (measures<Loss, Net, OutputGradientOf<Net>>())
+    else if constexpr (loss_fits<Loss, Output>())
+        return metrics_fit<Loss, Output>() ? LossFault::none : LossFault::metrics;
+    else if constexpr (measures<Loss, Output, OutputGradientOf<Output>>())
         return LossFault::refuses_none;
-    else if constexpr (CallsLoss<Loss const, Net>)
+    else if constexpr (CallsLoss<Loss const, Output>)
         return LossFault::returns;
-    else if constexpr (CallsLoss<Loss, Net>)
+    else if constexpr (CallsLoss<Loss, Output>)
         return LossFault::not_const;
     else
         return LossFault::arguments;
@@ -109,7 +110,7 @@ template <class Loss, class Net> consteval LossFault loss_fault() {
 template <class L, class Net, class Output = typename Net::Output> struct CheckLoss {
     static consteval bool ok() {
         using detail::LossFault;
-        constexpr LossFault fault = detail::loss_fault<L, Net>();
+        constexpr LossFault fault = detail::loss_fault<L, Output>();
         static_assert(fault != LossFault::no_target,
                       "gpipe: a loss must name its target: using Target = gpipe::Tensor<...>, the "
                       "shape of one sample");

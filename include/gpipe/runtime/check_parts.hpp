@@ -76,7 +76,8 @@ template <class Chosen, class Net> struct CheckParts {
 
   private:
     static consteval bool fits_device() {
-        constexpr bool loss_enqueues = !calls_enqueue<Device> || !returns_value<Loss, Net>;
+        constexpr bool loss_enqueues =
+            !calls_enqueue<Device> || !returns_value<Loss, typename Net::Output>;
         constexpr bool is_copied = Device::staged([] { return true; });
         constexpr bool trivial = std::is_trivially_copyable_v<Optimizer>;
         static_assert(

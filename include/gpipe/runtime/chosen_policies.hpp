@@ -145,8 +145,9 @@ template <class Net, class... Policies> struct ChosenPolicies {
             return step_staging(sizes_of<as_tensors<typename Net::Input>>(),
                                 sizes_of<as_tensors<typename LossFunctor::Target>>(),
                                 checked_product(micro_batch_count, samples), micro_batch_count,
-                                2 + loss_metrics<LossFunctor, Net>, sizeof(OptimizerFunctor),
-                                Device::depth, squares, joins_ranks<Device> ? most_ranks : 0,
+                                2 + loss_metrics<LossFunctor, typename Net::Output>,
+                                sizeof(OptimizerFunctor), Device::depth, squares,
+                                joins_ranks<Device> ? most_ranks : 0,
                                 ReplicasPolicy::count == dynamic ? 1 : ReplicasPolicy::count);
         });
         result.ties = result.ties || joins_ranks<Device>;

@@ -51,30 +51,31 @@ template <std::size_t n> inline constexpr std::size_t metric_count<LossValue<n>>
 template <std::size_t n> inline constexpr std::size_t metric_count<StepResult<n>> = n;
 
 /// Whether Loss returns its value; else it has work write that, some time.
-template <class Loss, class Net>
-inline constexpr bool returns_value = !std::is_void_v<LossResult<Loss, Net, OutputGradientOf<Net>>>;
+template <class Loss, class Output>
+inline constexpr bool returns_value =
+    !std::is_void_v<LossResult<Loss, Output, OutputGradientOf<Output>>>;
 
 /// Numbers that Loss gives beside sum and weight.
-template <class Loss, class Net>
+template <class Loss, class Output>
 inline constexpr std::size_t loss_metrics =
-    returns_value<Loss, Net> ? metric_count<LossResult<Loss, Net, OutputGradientOf<Net>>>
-                             : declared_metrics<Loss>;
+    returns_value<Loss, Output> ? metric_count<LossResult<Loss, Output, OutputGradientOf<Output>>>
+                                : declared_metrics<Loss>;
 
-template <class Loss, class Net, class Stream, bool wants_gradient>
+template <class Loss, class Output, class Stream, bool wants_gradient>
 void loss_thunk(Call const& call, Frame const& frame) {
     LossContext<Loss, Stream> context{frame, call.scratch.in(frame), frame.sums()};
     auto const output_gradient = [&] {
         if constexpr (!wants_gradient && accepts_none<Loss>)
             return None{};
         else
-            return gradients_in<typename Net::Output, Access::write>(frame, call.dy);
+            return gradients_in<Output, Access::write>(frame, call.dy);
     }();
     auto const measure = [&] {
         return (*static_cast<Loss const*>(call.layer))(
-            context, views_in<typename Net::Output, Access::read>(frame, {call.y.in(frame)}),
+            context, views_in<Output, Access::read>(frame, {call.y.in(frame)}),
             views_in<typename Loss::Target, Access::read>(frame, frame.targets()), output_gradient);
     };
-    if constexpr (returns_value<Loss, Net>) {
+    if constexpr (returns_value<Loss, Output>) {
         auto const value = measure();
         double* at = frame.sums();
         *at++ = value.sum;

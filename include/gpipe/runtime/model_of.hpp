@@ -78,14 +78,14 @@ void scale_tensors(Tensors<Ts...>, Call const& call, Frame const& frame) {
     (scale(static_cast<Ts*>(nullptr)), ...);
 }
 // Behind a loss: scales its gradient.
-template <class Net, class Device> void scale_thunk(Call const& call, Frame const& frame) {
-    scale_tensors<Device>(as_tensors<typename Net::Output>{}, call, frame);
+template <class Output, class Device> void scale_thunk(Call const& call, Frame const& frame) {
+    scale_tensors<Device>(as_tensors<Output>{}, call, frame);
     check_call<typename Device::Stream>(frame);
 }
-template <class Loss, class Net, class Device>
+template <class Loss, class Output, class Device>
 void scaled_loss_thunk(Call const& call, Frame const& frame) {
-    loss_thunk<Loss, Net, typename Device::Stream, true>(call, frame);
-    scale_thunk<Net, Device>(call, frame);
+    loss_thunk<Loss, Output, typename Device::Stream, true>(call, frame);
+    scale_thunk<Output, Device>(call, frame);
 }
 
 // What the type of a Pipeline says of its layers, for a kind of device: by leaf.
@@ -167,6 +167,7 @@ template <class Device, class Net> void make_inference_model(Model& model, Net c
 template <class Device, class Net, class Loss, class Optimizer>
 void make_model(Model& model, Net const& net, Loss const& loss, Optimizer const& optimizer) {
     using Stream = typename Device::Stream;
+    using Output = typename Net::Output;
     if constexpr (requires { optimizer.check_layers(Net::size); })
         optimizer.check_layers(Net::size);
     static constexpr ChainParts parts = trained_parts<Device, Optimizer, Net>();
@@ -175,10 +176,10 @@ void make_model(Model& model, Net const& net, Loss const& loss, Optimizer const&
         Array<UpdateContext> const told = told_tensors(model);
         optimizer.check_tensors(std::span(told.data(), told.size()));
     }
-    static constexpr LossParts constant{&loss_thunk<Loss, Net, Stream, true>,
-                                        &scale_thunk<Net, Device>,
-                                        &scaled_loss_thunk<Loss, Net, Device>,
-                                        &loss_thunk<Loss, Net, Stream, false>,
+    static constexpr LossParts constant{&loss_thunk<Loss, Output, Stream, true>,
+                                        &scale_thunk<Output, Device>,
+                                        &scaled_loss_thunk<Loss, Output, Device>,
+                                        &loss_thunk<Loss, Output, Stream, false>,
                                         nullptr,
                                         type_name<Loss>,
                                         handle_specs<Loss, Stream>(),
@@ -187,7 +188,7 @@ void make_model(Model& model, Net const& net, Loss const& loss, Optimizer const&
                                         sizes_of<typename ScratchOf<Loss>::type>()};
     model.loss = constant;
     model.loss.object = &loss;
-    model.sums = 2 + loss_metrics<Loss, Net>;
+    model.sums = 2 + loss_metrics<Loss, Output>;
     model.states = states_of(optimizer);
     model.targets = sizes_of<as_tensors<typename Loss::Target>>();
     model.optimizer_bytes = sizeof(Optimizer);
