@@ -177,7 +177,8 @@ struct WithMetrics {
     using Target = Tensors<Tensor<int>, Tensor<float>>;
     gpipe::LossValue<3> operator()(auto&, auto, auto, auto) const { return {}; }
 };
-template <class L> constexpr bool fits_as_loss = gpipe::detail::loss_fits<L, Net>();
+template <class L>
+constexpr bool fits_as_loss = gpipe::detail::loss_fits<L, typename Net::Output>();
 static_assert(fits_as_loss<blank::Loss<2>> && fits_as_loss<WithMetrics>);
 static_assert(!gpipe::detail::NamesTarget<NoTarget> && !fits_as_loss<ReturnsFloat>);
 
