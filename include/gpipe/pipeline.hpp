@@ -78,7 +78,8 @@ template <class... Items> class Pipeline {
 
     /// The work of one sample's forward, per layer; 1 each where no layer declares a cost.
     static constexpr Array<double> costs() {
-        return detail::layer_costs(extents(), leaf_info.data());
+        Array<LayerInfo> const rows = layers();
+        return layer_costs(rows.data(), size);
     }
 
     /// Elements of all parameters; of tied ones once.

@@ -79,14 +79,6 @@ template <class Of, class... Layers> struct WriteGroup<Of, List<Layers...>> {
     }
 };
 
-// By layer its cost.
-GPIPE_INLINE constexpr Array<double> layer_costs(Part<ItemExtent> items, LayerInfo const* leaves) {
-    Array<double> costs(count_layers(items));
-    for_each_layer(items,
-                   [&](std::size_t layer, std::size_t leaf) { costs[layer] = leaves[leaf].cost; });
-    return costs;
-}
-
 // The list of items as values. All that is computed is computed by functions of this class, which
 // is complete before Pipeline takes its constants from it.
 template <class... Items> struct Chain {

@@ -88,12 +88,7 @@ void plan_inference(MachineWork& work, MachineType const& type,
     Array<double> const costs = layer_costs(model.infos.data(), layers);
     check_costs(costs.data(), layers);
     Array<std::size_t>& first = work.first;
-    if (entries > 0) {
-        first = Array<std::size_t>(devices + 1);
-        cut_by_sizes(options.balance.data(), entries, layers, devices, first.data());
-    } else {
-        first = cut(costs, devices);
-    }
+    first = entries > 0 ? cut_by_sizes(options.balance, layers, devices) : cut(costs, devices);
     check_found_cut(first, layers);
     check_micro_batches(micro_batches, devices);
     work.programs = forwards(devices, micro_batches);

@@ -21,6 +21,7 @@
 #include <stdexcept>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 GPIPE_RUNS_ONCE_BEGIN
 namespace gpipe::detail {
@@ -45,8 +46,8 @@ struct WorkChoice {
     std::size_t devices, cells, micro_batches;
 };
 
-// What the type of a Training or an Inference says of its machine, as values. Of functions: what
-// no type needs is no code.
+// What the type of a Training or an Inference says of its machine, as values. By pointers to
+// functions, so that what no type of a program needs is no code there.
 struct MachineType {
     std::size_t by_hand = 0;             // the cells that a Balance names
     std::size_t devices = dynamic;       // K, if none does
@@ -83,6 +84,14 @@ struct ChosenNumbers {
         chosen_number("cells", constant, cells == 0 ? entries / each : cells, 0);
     return {devices, chosen_number("micro_batches", type.micro_batches, micro_batches,
                                    checked_product(4, devices))};
+}
+
+// By Options::balance.
+[[gnu::cold]] GPIPE_INLINE Array<std::size_t> cut_by_sizes(std::vector<std::size_t> const& sizes,
+                                                           std::size_t layers, std::size_t cells) {
+    Array<std::size_t> first(cells + 1);
+    gpipe::cut_by_sizes(sizes.data(), sizes.size(), layers, cells, first.data());
+    return first;
 }
 
 // What options say as they are, and what a device is told beside.
@@ -131,12 +140,8 @@ void plan_work(MachineWork& work, MachineType const& type, schedule::Dynamic con
     Array<double> const declared = layer_costs(model.infos.data(), layers);
     check_costs(declared.data(), layers);
     Array<std::size_t>& first = work.first;
-    if (entries > 0) {
-        first = Array<std::size_t>(cells + 1);
-        cut_by_sizes(options.balance.data(), entries, layers, cells, first.data());
-    } else {
-        first = type.cut(choice, model.infos);
-    }
+    first =
+        entries > 0 ? cut_by_sizes(options.balance, layers, cells) : type.cut(choice, model.infos);
     check_found_cut(first, layers);
     check_micro_batches(micro_batches, cells);
 
@@ -215,7 +220,7 @@ void make_work(MachineWork& work, Net const& net, typename Chosen::LossFunctor c
     make_model<Device>(work.model, net, loss, optimizer);
     work.model.constants = constants;
     auto const schedule = chosen<typename Chosen::Schedule, schedule::GPipe>(options.schedule);
-    if constexpr (Chosen::proven && Chosen::constant_cut) // the policy's code is not wanted
+    if constexpr (Chosen::proven) // and cut: the policy's code is not wanted
         plan_work<Device>(work, type, schedule, {}, options, device);
     else
         plan_work<Device>(work, type, schedule,
@@ -241,10 +246,6 @@ template <class Transport> void tell_unmade(Transport& transport, Making how) no
 template <class Device> struct WorkMaker {
     void const* object;
     void (*call)(void const* object, MachineWork& work, typename Device::Options& device);
-
-    void operator()(MachineWork& work, typename Device::Options& device) const {
-        call(object, work, device);
-    }
 };
 
 // The machine of that work. Where ranks in other processes make theirs, too, what is thrown on one
@@ -256,14 +257,14 @@ Machine<Device> machine_of(typename Device::Options options, WorkMaker<Device> m
         Making how = Making::alone;
         options.making = &how;
         try {
-            make(work, options);
+            make.call(make.object, work, options);
             return Machine<Device>(options, std::move(work));
         } catch (...) {
             if (options.transport) tell_unmade(*options.transport, how);
             throw;
         }
     } else {
-        make(work, options);
+        make.call(make.object, work, options);
         return Machine<Device>(options, std::move(work));
     }
 }
