@@ -72,7 +72,7 @@ Profile profile(Net const& net, ProfileOptions<Device> const& options) {
     if (options.samples == 0 || options.rounds == 0)
         throw std::invalid_argument("gpipe: a profile is of one sample and one round at least");
     Model model;
-    detail::make_layers<Device>(model, net);
+    detail::make_layers<Device, void>(model, net);
     Array<std::size_t> const like = detail::first_alike<Net>(model);
     detail::LayerBench<Device> bench(std::move(model), options.seed, options.device);
     return detail::profile_layers(bench, elements_of<Net>(), like, options.samples, options.rounds);

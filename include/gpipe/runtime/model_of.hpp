@@ -88,32 +88,29 @@ void scaled_loss_thunk(Call const& call, Frame const& frame) {
     scale_thunk<Output, Device>(call, frame);
 }
 
-// What the type of a Pipeline says of its layers, for a kind of device: by leaf.
+// What the type of a Pipeline says of its layers, for a kind of device, by leaf; Optimizer: void
+// where nothing updates their parameters.
 struct ChainParts {
     Part<ItemExtent> extents;
-    LayerInfo const* infos = nullptr;
-    LayerFunctions const* functions = nullptr;
-    UpdateSpecs const* updates = nullptr; // or null: nothing is updated
+    LayerInfo const* infos;
+    LayerFunctions const* functions;
+    UpdateSpecs const* updates;
     Part<SkipPair> skips;
     Part<TiedTensor> ties;
     Part<SideInfo> sides;
 };
-template <class Device, class Net>
-constexpr ChainParts chain_parts(UpdateSpecs const* updates = nullptr) {
-    return {Net::extents(),
-            Net::leaf_info.data(),
-            Net::template leaf_functions<typename Device::Stream>.data(),
-            updates,
-            {Net::skips.data(), Net::skips.size()},
-            {Net::ties.data(), Net::ties.size()},
-            {Net::sides.data(), Net::sides.size()}};
-}
-// The same with the parameters as tensors, which this Optimizer updates, or nobody.
 template <class Device, class Optimizer, class Net>
 inline constexpr auto leaf_updates = Net::template leaf_table<UpdatesOf<Optimizer, Device>>();
-template <class Device, class Optimizer, class Net> constexpr ChainParts trained_parts() {
-    return chain_parts<Device, Net>(leaf_updates<Device, Optimizer, Net>.data());
-}
+template <class Device, class Optimizer, class Net>
+inline constexpr ChainParts chain_parts{
+    Net::extents(),
+    Net::leaf_info.data(),
+    Net::template leaf_functions<typename Device::Stream>.data(),
+    leaf_updates<Device, Optimizer, Net>.data(),
+    {Net::skips.data(), Net::skips.size()},
+    {Net::ties.data(), Net::ties.size()},
+    {Net::sides.data(), Net::sides.size()}};
+
 // What an update is told of each parameter tensor, or would be if none were frozen: of tied ones of
 // the first end.
 GPIPE_INLINE Array<UpdateContext> told_tensors(Model const& model) {
@@ -144,21 +141,17 @@ GPIPE_INLINE Array<UpdateContext> told_tensors(Model const& model) {
     model.sides = parts.sides;
     for_each_layer(parts.extents, [&](std::size_t i, std::size_t leaf) {
         LayerParts& layer = model.layers[i];
-        layer = {parts.functions[leaf], {}, objects[leaf]};
-        if (parts.updates) layer.updates = parts.updates[leaf];
+        layer = {parts.functions[leaf], parts.updates[leaf], objects[leaf]};
         if (model.infos[i].frozen) freeze(layer);
     });
 }
-// Those of `net`, and nothing that updates them.
-template <class Device, class Net> void make_layers(Model& model, Net const& net) {
-    static constexpr ChainParts parts = chain_parts<Device, Net>();
-    make_layers(model, parts, net.leaf_objects().data());
+template <class Device, class Optimizer, class Net> void make_layers(Model& model, Net const& net) {
+    make_layers(model, chain_parts<Device, Optimizer, Net>, net.leaf_objects().data());
 }
 
 // A Pipeline that is only evaluated.
 template <class Device, class Net> void make_inference_model(Model& model, Net const& net) {
-    static constexpr ChainParts parts = trained_parts<Device, void, Net>();
-    make_layers(model, parts, net.leaf_objects().data());
+    make_layers<Device, void>(model, net);
     only_evaluate(model.infos);
     model.sums = 0;
 }
@@ -170,8 +163,7 @@ void make_model(Model& model, Net const& net, Loss const& loss, Optimizer const&
     using Output = typename Net::Output;
     if constexpr (requires { optimizer.check_layers(Net::size); })
         optimizer.check_layers(Net::size);
-    static constexpr ChainParts parts = trained_parts<Device, Optimizer, Net>();
-    make_layers(model, parts, net.leaf_objects().data());
+    make_layers<Device, Optimizer>(model, net);
     if constexpr (requires(std::span<UpdateContext const> all) { optimizer.check_tensors(all); }) {
         Array<UpdateContext> const told = told_tensors(model);
         optimizer.check_tensors(std::span(told.data(), told.size()));
