@@ -48,8 +48,9 @@ inline bool is_launched() {
     return false;
 }
 
-/// Has mpirun start this program, with the same arguments, as so many processes: as root, too, and
-/// on however few cores (Open MPI 4 and 5; others take no notice of the variables). Prints what
+/// Has mpirun start this program, with the same arguments, as so many processes: as root, too, on
+/// however few cores, and on all of them, where it would leave each of two processes one core for
+/// all its threads (Open MPI 4 and 5; others take no notice of the variables). Prints what
 /// they print, for mpirun does not tell where that cannot be written, and ends as it does. Throws
 /// UsageError if there is none.
 [[noreturn]] inline void launch(std::size_t ranks, int count, char** arguments) {
@@ -57,6 +58,7 @@ inline bool is_launched() {
                              "OMPI_MCA_rmaps_base_oversubscribe"})
         ::setenv(name, "1", 0);
     ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
+    ::setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0); // which that means with Open MPI 5
     std::vector<std::string> words{"mpirun", "-n", std::to_string(ranks)};
     words.insert(words.end(), arguments, arguments + count);
     std::vector<char*> list;

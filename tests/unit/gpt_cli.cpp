@@ -13,6 +13,7 @@
 #include <support/xml_reader.hpp>
 
 #include <gpipe/core/registry.hpp>
+#include <gpipe/core/thread.hpp>
 #include <gpipe/optimizer/optimizer_catalogue.hpp>
 #include <gpipe/schedule/schedule_catalogue.hpp>
 
@@ -528,6 +529,10 @@ TEST_CASE("train_gpt as processes trains what it does as one, to the last digit,
         CHECK(processes.lines(processes.out) == 1);
         CHECK(processes.member("ranks") == "2");
         CHECK(threads.member("ranks") == "1");
+        // Of a process with two devices as many as of one that mpirun has not started.
+        auto const devices = static_cast<std::size_t>(one[8] - '0');
+        CHECK(processes.member("threads") ==
+              std::to_string(std::min(devices / 2, gpipe::detail::processors())));
         for (char const* name : {"final_loss", "held_out_loss", "held_out_accuracy"})
             CHECK(processes.member(name) == threads.member(name));
         auto const sample = [](Ran const& ran) {

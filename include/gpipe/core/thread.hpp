@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 /// @file
@@ -47,8 +48,15 @@ class Thread {
     bool runs_ = false;
 };
 
-/// As std::thread::hardware_concurrency().
+/// How many processors this thread, and those that it starts, may use: of those that the machine
+/// has a launcher (`mpirun`, `taskset`, a container) may have left it some. (What the standard says
+/// of hardware_concurrency(), glibc's does not look at.) 0 if nobody knows.
 GPIPE_INLINE std::size_t processors() {
+#if defined(__linux__)
+    cpu_set_t allowed; // where there are more than it can name the call fails
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        return static_cast<std::size_t>(CPU_COUNT(&allowed));
+#endif
     long const count = sysconf(_SC_NPROCESSORS_ONLN);
     return count > 0 ? static_cast<std::size_t>(count) : 0;
 }

@@ -32,7 +32,7 @@ class Host : public SharedMemory {
     struct Stream {};
     /// How many threads.
     struct Options {
-        /// 0: at most as many as cores, fewer where handing over costs more than it saves.
+        /// 0: at most as many as cores that the process may use, fewer where handing over costs more than it saves.
         /// Otherwise exactly this many, but never more than devices.
         std::size_t threads = 0;
         /// Whether the caller walks nothing itself, for which there is a thread more: then it

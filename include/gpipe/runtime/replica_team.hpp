@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gpipe/core/dynamic.hpp>
+#include <gpipe/core/thread.hpp>
 #include <gpipe/device/bell.hpp>
 #include <gpipe/runtime/agreement.hpp>
 #include <gpipe/runtime/machine_of.hpp>
@@ -102,7 +103,7 @@ template <class Chosen, class Net> class ReplicaTeam {
         if constexpr (requires { result.device.threads; }) // all of them share the cores
             if (result.device.threads == 0)
                 result.device.threads =
-                    std::max<std::size_t>(std::thread::hardware_concurrency() / wire_.ranks(), 1);
+                    std::max<std::size_t>(detail::processors() / wire_.ranks(), 1);
         result.transport = &rank;
         result.devices = dynamic; // all of a replica
         return result;
