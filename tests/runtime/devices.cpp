@@ -244,8 +244,9 @@ TEST_CASE("a thread that does not come on holds up no lane but the one it is in"
     }
 }
 
-TEST_CASE("F6 the host has a lane for each device, and as many threads as cores that are left to it "
-          "if it may choose, but no more than devices") {
+TEST_CASE(
+    "F6 the host has a lane for each device, and as many threads as cores that are left to it "
+    "if it may choose, but no more than devices") {
     auto const has = [](Host const& host, std::size_t walkers, std::size_t lanes) {
         CHECK(host.walkers() == walkers);
         CHECK(host.lanes() == lanes);

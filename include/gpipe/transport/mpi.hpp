@@ -137,8 +137,10 @@ class MpiRanks : public WatchedRanks {
                 return way.next - received < options_.ahead;
             }))
             return;
-        way.put(from, bytes, word);
-        if (++way.next; way.counters) return way.counters->sent.set(way.next);
+        way.put(from, bytes, word, [&](std::uint64_t piece) {
+            if (way.counters) way.counters->sent.set(piece);
+        });
+        if (way.counters) return;
         std::lock_guard const lock(calls);
         check(way.peer, MPI_Isend(way.slot_at(turn), way.bytes_of(bytes), MPI_BYTE, way.peer,
                                   tag_of(channel), all_, &way.requests[turn]));
@@ -147,12 +149,15 @@ class MpiRanks : public WatchedRanks {
         detail::MpiWay& way = own_->ways[channel];
         std::size_t const turn = way.turn();
         std::uint32_t word = 0;
-        if (!wait_for_slot(way, &detail::MpiCounters::sent,
-                           [&](std::uint64_t sent) { return sent > way.next; }))
-            return 0;
-        if (!way.take(to, bytes, word))
+        bool is_there = false;
+        bool const is_taken = way.take(to, bytes, word, [&](std::uint64_t piece) {
+            return is_there = wait_for_slot(way, &detail::MpiCounters::sent,
+                                            [&](std::uint64_t sent) { return sent >= piece; });
+        });
+        if (!is_there) return 0;
+        if (!is_taken)
             watch_->lose(way.peer, "has sent a message of other bytes than are received");
-        if (++way.next; way.counters) {
+        if (way.counters) {
             way.counters->received.set(way.next);
         } else {
             std::lock_guard const lock(calls);

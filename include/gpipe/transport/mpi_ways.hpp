@@ -5,6 +5,7 @@
 #include <gpipe/transport/shared_counter.hpp>
 #include <gpipe/transport/transport.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,13 +13,14 @@
 
 namespace gpipe::detail {
 
-/// How many messages of a channel were sent and received, in memory that both ends see.
+/// How far a channel is, in memory that both ends see.
 struct MpiCounters {
-    alignas(64) SharedCounter sent;     ///< by who sends
-    alignas(64) SharedCounter received; ///< by the other
+    alignas(64) SharedCounter sent;     ///< pieces of messages, by who sends
+    alignas(64) SharedCounter received; ///< messages, by the other
 };
 
-/// One end of a channel: slots that its messages go through in turn, each a Head and the tensors.
+/// One end of a channel: slots that its messages go through in turn, each a Head and the tensors,
+/// piece by piece, so that where both ends see them one writes while the other reads.
 class MpiWay {
   public:
     /// Of so many bytes at the most.
@@ -34,6 +36,7 @@ class MpiWay {
     int peer = 0;                      ///< the other rank
     bool receives = false;             ///< or sends
     std::uint64_t next = 0;            ///< message
+    std::uint64_t pieces = 0;          ///< before the next one
     std::size_t slot = 0;              ///< bytes
     std::byte* slots = nullptr;        ///< [ahead]
     MpiCounters* counters = nullptr;   ///< where both ends see the slots
@@ -43,7 +46,7 @@ class MpiWay {
     /// Which has the next message, or message n.
     ///@{
     std::size_t turn() const { return static_cast<std::size_t>(next % ahead_); }
-    std::byte* slot_at(std::size_t n) { return slots + n * slot; }
+    std::byte* slot_at(std::size_t n) const { return slots + n * slot; }
     ///@}
     /// The bytes of the slot that are sent: of a message that is too long for it the head alone.
     int bytes_of(std::size_t message) const {
@@ -55,21 +58,35 @@ class MpiWay {
         slots = memory.data();
         requests = std::vector<MPI_Request>(ahead_, MPI_REQUEST_NULL);
     }
-    /// Writes the next message into its slot.
-    void put(std::byte const* from, std::size_t bytes, std::uint32_t word) {
+    /// Writes the next message into its slot, and says at(piece) whenever that is there.
+    template <class At>
+    void put(std::byte const* from, std::size_t bytes, std::uint32_t word, At at) {
         Head const head{bytes, word};
         std::memcpy(slot_at(turn()), &head, sizeof head);
-        if (bytes > 0 && fits(bytes))
-            std::memcpy(slot_at(turn()) + slot_bytes(sizeof(Head)), from, bytes);
+        if (!fits(bytes)) bytes = 0;
+        by_piece(bytes, [&](std::size_t begin, std::size_t size) {
+            if (size > 0) std::memcpy(tensors() + begin, from + begin, size);
+            return at(++pieces), true;
+        });
+        ++next;
     }
-    /// Reads it. False if it has not so many bytes, or more than there can be.
-    bool take(std::byte* to, std::size_t bytes, std::uint32_t& word) {
+    /// Reads it, each piece behind is_there(piece); false if that says so, or if it has not so many
+    /// bytes, or more than there can be.
+    template <class IsThere>
+    bool take(std::byte* to, std::size_t bytes, std::uint32_t& word, IsThere is_there) {
         Head head;
-        std::memcpy(&head, slot_at(turn()), sizeof head);
-        if (head.bytes != bytes || !fits(bytes)) return false;
-        if (bytes > 0) std::memcpy(to, slot_at(turn()) + slot_bytes(sizeof(Head)), bytes);
+        bool const taken = by_piece(bytes, [&](std::size_t begin, std::size_t size) {
+            if (!is_there(++pieces)) return false;
+            if (begin == 0) {
+                std::memcpy(&head, slot_at(turn()), sizeof head);
+                if (head.bytes != bytes || !fits(bytes)) return false;
+            }
+            if (size > 0) std::memcpy(to + begin, tensors() + begin, size);
+            return true;
+        });
         word = head.word;
-        return true;
+        ++next;
+        return taken;
     }
 
   private:
@@ -77,6 +94,16 @@ class MpiWay {
         std::uint64_t bytes = 0;
         std::uint32_t word = 0;
     };
+    // Small enough to be in a cache of each of two cores.
+    static constexpr std::size_t piece = 64 * 1024;
+
+    template <class Piece> static bool by_piece(std::size_t bytes, Piece of) {
+        for (std::size_t begin = 0;; begin += piece) {
+            if (!of(begin, std::min(piece, bytes - begin))) return false;
+            if (bytes - begin <= piece) return true;
+        }
+    }
+    std::byte* tensors() const { return slot_at(turn()) + slot_bytes(sizeof(Head)); }
     bool fits(std::size_t message) const { return message <= slot - slot_bytes(sizeof(Head)); }
 
     std::size_t ahead_ = 1;
