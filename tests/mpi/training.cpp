@@ -543,6 +543,52 @@ TEST_CASE("options that are not the same on all ranks are refused by all, with t
     }
 }
 
+TEST_CASE("a message of any length arrives as it was sent, in one piece or in many, with its word, "
+          "whatever was sent before it") {
+    std::size_t const self = world().rank();
+    if (world().ranks() < 2) return;
+    constexpr std::size_t piece = std::size_t{1} << 18, head = 64;
+    for (std::size_t const most : {std::size_t{0}, std::size_t{700}, 3 * piece, 21 * piece + 5})
+        for (std::size_t const number : {0, 1, 2, 3, 4, 5}) {
+            CAPTURE(most);
+            CAPTURE(number);
+            MpiRanks::Options const o = way(number);
+            MpiRanks ranks(o);
+            gpipe::Array<gpipe::Channel> channels(2);
+            channels[0] = {0, 1, most};
+            channels[1] = {1, 0, most};
+            ranks.open(channels);
+            if (self > 1) continue;
+            std::vector<std::byte> sent(most), received(most);
+            std::uint32_t word = 0;
+            // Of message n from a rank, another one of each.
+            auto const at = [](std::size_t from, std::uint32_t n, std::size_t i) {
+                return static_cast<std::byte>(31 * i + i / 251 + 7 * n + 101 * from);
+            };
+            for (std::size_t const length :
+                 {most, std::size_t{0}, most / 2, std::size_t{1}, piece - head, piece - head + 1,
+                  piece, 2 * piece - head, 2 * piece - head + 1, most - most / 7}) {
+                std::size_t const bytes = std::min(length, most);
+                auto const send = [&] {
+                    for (std::size_t i = 0; i < bytes; ++i) sent[i] = at(self, word, i);
+                    ranks.send(self, sent.data(), bytes, word);
+                };
+                auto const receive = [&] {
+                    received.assign(most, std::byte{});
+                    CHECK(ranks.receive(1 - self, received.data(), bytes) == word);
+                    std::size_t wrong = 0;
+                    for (std::size_t i = 0; i < most; ++i)
+                        wrong += received[i] != (i < bytes ? at(1 - self, word, i) : std::byte{});
+                    CHECK(wrong == 0);
+                };
+                // As many on their way as there is room for.
+                for (std::size_t n = 0; n < o.ahead; ++n, ++word) send();
+                word -= static_cast<std::uint32_t>(o.ahead);
+                for (std::size_t n = 0; n < o.ahead; ++n, ++word) receive();
+            }
+        }
+}
+
 TEST_CASE("the buffers of messages, which are beside the plan, are counted: of a window the "
           "sender's, else those of both ends") {
     if (world().ranks() < 2) return;
@@ -557,7 +603,7 @@ TEST_CASE("the buffers of messages, which are beside the plan, are counted: of a
         std::size_t expected = 0;
         for (gpipe::Channel const& channel : channels)
             if (channel.from == self || (!o.shares && channel.to == self))
-                expected += o.ahead * gpipe::detail::MpiWay::slot_of(channel);
+                expected += gpipe::detail::MpiWay::ring_of(channel, o.ahead);
         CHECK(ranks.used_bytes() == expected);
     }
 }

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -31,8 +30,9 @@ namespace gpipe {
 ///
 /// Within a host messages go through a shared window (MPI-3.1, 11.2.3), elsewhere as such, from and
 /// to buffers of its own: so receives are posted before anybody sends, and who sends goes on at
-/// once as long as less than Options::ahead messages of a channel are on their way. Nothing blocks
-/// in MPI once it is made: whoever waits looks again and again, soon asleep between two looks, and
+/// once as long as less than Options::ahead messages of a channel are on their way. Longer ones go
+/// in pieces (MpiWay), so that the one copies out while the other still copies in. Nothing blocks in
+/// MPI once it is made: whoever waits looks again and again, soon asleep between two looks, and
 /// gives up where a rank has left, or nothing has come for Options::deadline.
 class MpiRanks : public WatchedRanks {
   public:
@@ -119,50 +119,44 @@ class MpiRanks : public WatchedRanks {
             });
         for (std::size_t c = 0; c < channels.size(); ++c) {
             detail::MpiWay& way = own_->ways[c];
-            if (way.slot == 0 || way.counters) continue; // another's, or in the window
-            if (way.slot > at(std::numeric_limits<int>::max()))
-                detail::throw_error<std::invalid_argument>(
-                    "gpipe: a message from rank %u to rank %u has %zu bytes, and MPI sends no more "
-                    "than %d at a time",
-                    channels[c].from, channels[c].to, way.slot, std::numeric_limits<int>::max());
+            if (way.count() == 0 || way.counters) continue; // another's, or in the window
             way.own_memory();
-            for (std::size_t n = 0; way.receives && n < options_.ahead; ++n) post(c, n);
+            for (std::size_t n = 0; way.receives && n < way.count(); ++n) post(c, n);
         }
     }
     void send(std::size_t channel, std::byte const* from, std::size_t bytes,
               std::uint32_t word) noexcept {
         detail::MpiWay& way = own_->ways[channel];
-        std::size_t const turn = way.turn();
-        if (!wait_for_slot(way, &detail::MpiCounters::received, [&](std::uint64_t received) {
-                return way.next - received < options_.ahead;
-            }))
-            return;
-        way.put(from, bytes, word, [&](std::uint64_t piece) {
-            if (way.counters) way.counters->sent.set(piece);
-        });
-        if (way.counters) return;
-        std::lock_guard const lock(calls);
-        check(way.peer, MPI_Isend(way.slot_at(turn), way.bytes_of(bytes), MPI_BYTE, way.peer,
-                                  tag_of(channel), all_, &way.requests[turn]));
+        way.write(
+            from, bytes, word,
+            [&] {
+                return wait_for_buffer(way, &detail::MpiCounters::received, [&](auto received) {
+                    return way.next - received < way.count();
+                });
+            },
+            [&](int size) {
+                if (way.counters) return way.counters->sent.set(way.next + 1);
+                std::lock_guard const lock(calls);
+                std::size_t const turn = way.turn();
+                check(way.peer, MPI_Isend(way.buffer(turn), size, MPI_BYTE, way.peer,
+                                          tag_of(channel), all_, &way.requests[turn]));
+            });
     }
     std::uint32_t receive(std::size_t channel, std::byte* to, std::size_t bytes) noexcept {
         detail::MpiWay& way = own_->ways[channel];
-        std::size_t const turn = way.turn();
         std::uint32_t word = 0;
-        bool is_there = false;
-        bool const is_taken = way.take(to, bytes, word, [&](std::uint64_t piece) {
-            return is_there = wait_for_slot(way, &detail::MpiCounters::sent,
-                                            [&](std::uint64_t sent) { return sent >= piece; });
-        });
-        if (!is_there) return 0;
-        if (!is_taken)
-            watch_->lose(way.peer, "has sent a message of other bytes than are received");
-        if (way.counters) {
-            way.counters->received.set(way.next);
-        } else {
-            std::lock_guard const lock(calls);
-            post(channel, turn);
-        }
+        bool const good = way.read(
+            to, bytes, word,
+            [&] {
+                return wait_for_buffer(way, &detail::MpiCounters::sent,
+                                       [&](auto sent) { return sent > way.next; });
+            },
+            [&] {
+                if (way.counters) return way.counters->received.set(way.next + 1);
+                std::lock_guard const lock(calls);
+                post(channel, way.turn());
+            });
+        if (!good) watch_->lose(way.peer, "has sent a message of other bytes than are received");
         return word;
     }
     ///@}
@@ -172,7 +166,7 @@ class MpiRanks : public WatchedRanks {
     std::size_t used_bytes() const {
         std::size_t bytes = 0;
         for (detail::MpiWay const& way : own_->ways)
-            if (!way.counters || !way.receives) bytes += options_.ahead * way.slot;
+            if (!way.counters || !way.receives) bytes += way.count() * way.piece();
         return bytes;
     }
 
@@ -223,13 +217,14 @@ class MpiRanks : public WatchedRanks {
         MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
     }
     template <class T> static std::size_t at(T number) { return static_cast<std::size_t>(number); }
-    // So that a message that may come is received there.
+    // So that a piece that may come is received there.
     void post(std::size_t channel, std::size_t n) {
         detail::MpiWay& way = own_->ways[channel];
-        check(way.peer, MPI_Irecv(way.slot_at(n), static_cast<int>(way.slot), MPI_BYTE, way.peer,
+        check(way.peer, MPI_Irecv(way.buffer(n), static_cast<int>(way.piece()), MPI_BYTE, way.peer,
                                   tag_of(channel), all_, &way.requests[n]));
     }
     bool is_done(int peer, MPI_Request& request) noexcept {
+        if (request == MPI_REQUEST_NULL) return true;
         std::lock_guard const lock(calls);
         int done = 0;
         check(peer, MPI_Test(&request, &done, MPI_STATUS_IGNORE));
@@ -255,11 +250,14 @@ class MpiRanks : public WatchedRanks {
         if (watch_->anybody_lost()) std::rethrow_exception(watch_->error());
     }
 
-    // Until this end has the slot of the next message; where both see it: until ready(count).
+    // Until this end has the buffer of the next piece; where both see it: until ready(count).
     template <class Ready>
-    bool wait_for_slot(detail::MpiWay& way, detail::SharedCounter detail::MpiCounters::*count,
-                       Ready ready) noexcept {
-        if (way.counters) return wait_counted(way.counters->*count, way.peer, ready);
+    bool wait_for_buffer(detail::MpiWay& way, detail::SharedCounter detail::MpiCounters::*count,
+                         Ready ready) noexcept {
+        if (way.counters)
+            return ready(way.known) || wait_counted(way.counters->*count, way.peer, [&](auto now) {
+                       return ready(way.known = now);
+                   });
         return wait(way.peer, [&] { return is_done(way.peer, way.requests[way.turn()]); });
     }
 

@@ -13,12 +13,12 @@
 
 namespace gpipe::detail {
 
-/// Memory that ranks of one host share (MPI-3.1, 11.2.3): each has the slots of what it receives
-/// from the others.
+/// Memory that ranks of one host share (MPI-3.1, 11.2.3): each has the buffers of what it
+/// receives from the others.
 class MpiWindow {
   public:
-    /// Of those of `all` that are on this host, for channels between them; gives ways slots there.
-    /// All call it, and nobody sends before all have. What MPI returned.
+    /// Of those of `all` that are on this host, for channels between them; gives ways buffers
+    /// there. All call it, and nobody sends before all have. What MPI returned.
     int open(MPI_Comm all, Array<Channel> const& channels, std::size_t ahead,
              std::vector<MpiWay>& ways) {
         int self = 0, count = 0;
@@ -38,7 +38,7 @@ class MpiWindow {
         for (std::size_t c = 0; c < channels.size(); ++c) {
             if (!is_here(channels[c])) continue;
             begin[c] = bytes[channels[c].to];
-            bytes[channels[c].to] += head + ahead * MpiWay::slot_of(channels[c]);
+            bytes[channels[c].to] += head + MpiWay::ring_of(channels[c], ahead);
         }
         void* own = nullptr;
         // It may begin anywhere: counters begin behind that, in every process alike, for what they
@@ -53,7 +53,7 @@ class MpiWindow {
         if (code != MPI_SUCCESS) return code; // no room, say
         for (std::size_t c = 0; c < channels.size(); ++c) {
             MpiWay& way = ways[c];
-            if (!is_here(channels[c]) || way.slot == 0) continue; // another's
+            if (!is_here(channels[c]) || way.count() == 0) continue; // another's
             MPI_Aint size = 0;
             int unit = 0;
             void* base = nullptr;
@@ -64,7 +64,7 @@ class MpiWindow {
                 static_cast<std::byte*>(base) + (slot_alignment - before) + begin[c];
             way.counters = way.receives ? new (at) MpiCounters
                                         : std::launder(reinterpret_cast<MpiCounters*>(at));
-            way.slots = at + head;
+            way.buffers = at + head;
         }
         return code;
     }
