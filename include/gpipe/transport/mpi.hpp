@@ -31,8 +31,8 @@ namespace gpipe {
 /// Within a host messages go through a shared window (MPI-3.1, 11.2.3), elsewhere as such, from and
 /// to buffers of its own: so receives are posted before anybody sends, and who sends goes on at
 /// once as long as less than Options::ahead messages of a channel are on their way. Longer ones go
-/// in pieces (MpiWay), so that the one copies out while the other still copies in. Nothing blocks in
-/// MPI once it is made: whoever waits looks again and again, soon asleep between two looks, and
+/// in pieces (MpiWay), so that the one copies out while the other still copies in. Nothing blocks
+/// in MPI once it is made: whoever waits looks again and again, soon asleep between two looks, and
 /// gives up where a rank has left, or nothing has come for Options::deadline.
 class MpiRanks : public WatchedRanks {
   public:
