@@ -26,8 +26,12 @@ class alignas(128) Bell {
     /// Of many who wait for each other's messages. Where others want their cores they sleep at
     /// once: who is woken comes next, and who yields waits for everybody's time slice.
     struct Many {};
+    /// How often one looks before it sleeps: for some tens of microseconds, about 60 ns each on
+    /// current x86; or, where each has a core, for a millisecond. To wake somebody can take 100
+    /// microseconds, on virtual machines above all, which all behind him wait for, too.
+    static constexpr int few_looks = 1000, many_looks = 16384;
 
-    Bell() = default;
+    explicit Bell(int looks = few_looks) : looks_(looks) {}
     explicit Bell(Many) : many_(true) {}
 
     /// Whoever sleeps looks again, and finds what this thread has done before by atomic stores.
@@ -37,7 +41,7 @@ class alignas(128) Bell {
 
     /// Returns once there() says so, which is asked again and again.
     template <class There> void wait(There there) noexcept {
-        for (int look = is_crowded() ? looks : 0; look < looks; ++look) {
+        for (int look = is_crowded() ? looks_ : 0; look < looks_; ++look) {
             if (there()) return;
             if (look >= hot_looks) pause();
             // Two threads may share a core, woken there by each other: then only the one that waits
@@ -48,8 +52,6 @@ class alignas(128) Bell {
     }
 
   private:
-    // About 60 ns each on current x86: some tens of microseconds before the first sleep.
-    static constexpr int looks = 1000;
     static constexpr int hot_looks = 16;
     static constexpr int looks_per_yield = 64;
     // A time slice of somebody else takes longer; some waits later it may be quiet again.
@@ -113,6 +115,7 @@ class alignas(128) Bell {
     static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
     std::atomic<std::uint32_t> sleepers_{0};
     std::atomic<int> crowded_{0}; // so many waits more
+    int looks_ = few_looks;
     bool many_ = false;
 };
 

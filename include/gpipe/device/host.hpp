@@ -32,8 +32,8 @@ class Host : public SharedMemory {
     struct Stream {};
     /// How many threads.
     struct Options {
-        /// 0: at most as many as cores that the process may use, fewer where handing over costs more than it saves.
-        /// Otherwise exactly this many, but never more than devices.
+        /// 0: at most as many as cores that the process may use, fewer where handing over costs
+        /// more than it saves. Otherwise exactly this many, but never more than devices.
         std::size_t threads = 0;
         /// Whether the caller walks nothing itself, for which there is a thread more: then it
         /// waits, of runs that overlap, for no more than its arrays, if they are read.
@@ -44,8 +44,10 @@ class Host : public SharedMemory {
     Host(Options options, std::size_t devices)
         : walkers_(std::clamp<std::size_t>(options.threads ? options.threads : detail::processors(),
                                            1, devices)),
-          chooses_(options.threads == 0), apart_(options.apart), lanes_(walkers_ > 1 ? devices : 1),
-          threads_(walkers_ - (apart_ ? 0 : 1)) {
+          chooses_(options.threads == 0), apart_(options.apart),
+          bell_(walkers_ + apart_ <= detail::processors() ? detail::Bell::many_looks
+                                                          : detail::Bell::few_looks),
+          lanes_(walkers_ > 1 ? devices : 1), threads_(walkers_ - (apart_ ? 0 : 1)) {
         try {
             for (std::size_t n = 0; n < threads_.size(); ++n) {
                 threads_[n].host = this;

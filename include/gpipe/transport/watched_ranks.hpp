@@ -69,7 +69,7 @@ class WatchedRanks {
         for (int n = 0; n < 100; ++n)
             if (ready()) return true;
         double const since = detail::seconds_now();
-        while (detail::seconds_now() - since < 60e-6) {
+        while (detail::seconds_now() - since < 1e-3) {
             if (ready()) return true;
             if (watch_->lost()) return false;
             std::this_thread::yield(); // to a rank on the same core
