@@ -57,9 +57,9 @@ class WatchedRanks {
     }
 
     /// Until ready(); returns false where a rank is lost first. `peer`: who is waited for. Awake
-    /// for about as long as it takes to fall asleep and wake up, then asleep between two looks,
-    /// until it is so, or somebody is lost, or the deadline has passed, which makes who is waited
-    /// for lost: nobody, for all that live, as at a program's end.
+    /// for a millisecond, as threads are (see detail::Bell), then asleep between two looks, until
+    /// it is so, or somebody is lost, or the deadline has passed, which makes who is waited for
+    /// lost: nobody, for all that live, as at a program's end.
     template <class Ready> bool wait(int peer, Ready ready) noexcept {
         return wait(peer, ready,
                     [] { std::this_thread::sleep_for(std::chrono::microseconds(20)); });
