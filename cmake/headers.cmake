@@ -79,6 +79,7 @@ set(GPIPE_HEADERS
     include/gpipe/core/host_device.hpp
     include/gpipe/core/ordered_sum.hpp
     include/gpipe/core/policy.hpp
+    include/gpipe/core/preemptions.hpp
     include/gpipe/core/ratio.hpp
     include/gpipe/core/registry.hpp
     include/gpipe/core/shared.hpp
@@ -262,7 +263,6 @@ set(GPIPE_HEADERS
     include/gpipe/runtime/parameter_access.hpp
     include/gpipe/runtime/pending_step.hpp
     include/gpipe/runtime/poison.hpp
-    include/gpipe/runtime/preemptions.hpp
     include/gpipe/runtime/rank_call.hpp
     include/gpipe/runtime/rank_commit.hpp
     include/gpipe/runtime/rank_table.hpp

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <gpipe/core/clock.hpp>
+#include <gpipe/core/preemptions.hpp>
 
 #include <atomic>
 #include <cstdint>
 #include <ctime>
+#include <utility>
 
 #include <sched.h>
 
@@ -28,7 +30,8 @@ class alignas(128) Bell {
     struct Many {};
     /// How often one looks before it sleeps: for some tens of microseconds, about 60 ns each on
     /// current x86; or, where each has a core, for a millisecond. To wake somebody can take 100
-    /// microseconds, on virtual machines above all, which all behind him wait for, too.
+    /// microseconds, on virtual machines above all, which all behind him wait for, too. But where
+    /// others want a core it is theirs sooner, or that of one of us who has lost his to them.
     static constexpr int few_looks = 1000, many_looks = 16384;
 
     explicit Bell(int looks = few_looks) : looks_(looks) {}
@@ -41,8 +44,9 @@ class alignas(128) Bell {
 
     /// Returns once there() says so, which is asked again and again.
     template <class There> void wait(There there) noexcept {
-        for (int look = is_crowded() ? looks_ : 0; look < looks_; ++look) {
+        for (int look = many_ && is_crowded() ? looks_ : 0; look < looks_; ++look) {
             if (there()) return;
+            if (look == few_looks && lost_core()) break;
             if (look >= hot_looks) pause();
             // Two threads may share a core, woken there by each other: then only the one that waits
             // can let the other run, and both must look busy for the scheduler to part them.
@@ -56,12 +60,21 @@ class alignas(128) Bell {
     static constexpr int looks_per_yield = 64;
     // A time slice of somebody else takes longer; some waits later it may be quiet again.
     static constexpr double long_yield = 500e-6;
-    static constexpr int crowded_waits = 1000;
+    static constexpr int crowded_waits = 1000, crowded_long_waits = 2;
 
     bool is_crowded() {
         int const left = crowded_.load(std::memory_order_relaxed);
         if (left > 0) crowded_.store(left - 1, std::memory_order_relaxed);
         return left > 0;
+    }
+    // Whether this is no time to look for long: since it last asked this thread has lost its core
+    // to others, or one has who asked just before.
+    bool lost_core() {
+        thread_local std::uint64_t known = 0;
+        std::uint64_t const times = preemptions();
+        if (times != std::exchange(known, times))
+            crowded_.store(crowded_long_waits, std::memory_order_relaxed);
+        return is_crowded();
     }
     bool yields_for_long() {
         if (!many_) {

@@ -2,7 +2,7 @@
 
 #include <gpipe/core/clock.hpp>
 #include <gpipe/device/device.hpp>
-#include <gpipe/runtime/preemptions.hpp>
+#include <gpipe/core/preemptions.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step_copies.hpp>
 #include <gpipe/runtime/step_end.hpp>
