@@ -589,6 +589,22 @@ TEST_CASE("a message of any length arrives as it was sent, in one piece or in ma
         }
 }
 
+TEST_CASE("a message of which not all has come brings no word") {
+    constexpr std::size_t bytes = std::size_t{1} << 20;
+    std::vector<std::byte> message(bytes);
+    gpipe::detail::MpiWay way({0, 1, bytes}, 0, 1);
+    way.own_memory();
+    way.write(
+        message.data(), bytes, 7, [] { return true; }, [](int) {});
+    for (std::size_t const come : {way.count(), std::size_t{1}, std::size_t{0}}) {
+        way.next = 0;
+        std::uint32_t word = 0;
+        CHECK(way.read(
+            message.data(), bytes, word, [&] { return way.next < come; }, [] {}));
+        CHECK(word == (come == way.count() ? 7 : 0));
+    }
+}
+
 TEST_CASE("the buffers of messages, which are beside the plan, are counted: of a window the "
           "sender's, else those of both ends") {
     if (world().ranks() < 2) return;

@@ -153,7 +153,7 @@ bool take_turns(Counter&& there, Counter&& back, std::uint32_t rounds) {
 
 TEST_CASE("who was rung for finds what was written before") {
     CHECK(take_turns({}, {}, 20000));
-    CHECK(take_turns(Counter(Bell::many_looks), Counter(Bell::many_looks), 20000));
+    CHECK(take_turns(Counter(Bell::patient), Counter(Bell::patient), 20000));
     CHECK(take_turns(Counter(Bell::Many{}), Counter(Bell::Many{}), 20000));
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("and so does he while others want the cores") {
             while (!ended) {
             }
         });
-    CHECK(take_turns(Counter(Bell::many_looks), Counter(Bell::many_looks), 300));
+    CHECK(take_turns(Counter(Bell::patient), Counter(Bell::patient), 300));
     CHECK(take_turns(Counter(Bell::Many{}), Counter(Bell::Many{}), 5000));
     ended = true;
     for (auto& other : others) other.join();

@@ -32,9 +32,9 @@ class alignas(128) Bell {
     /// current x86; or, where each has a core, for a millisecond. To wake somebody can take 100
     /// microseconds, on virtual machines above all, which all behind him wait for, too. But where
     /// others want a core it is theirs sooner, or that of one of us who has lost his to them.
-    static constexpr int few_looks = 1000, many_looks = 16384;
+    static constexpr int brief = 1000, patient = 16384;
 
-    explicit Bell(int looks = few_looks) : looks_(looks) {}
+    explicit Bell(int looks = brief) : looks_(looks) {}
     explicit Bell(Many) : many_(true) {}
 
     /// Whoever sleeps looks again, and finds what this thread has done before by atomic stores.
@@ -46,7 +46,7 @@ class alignas(128) Bell {
     template <class There> void wait(There there) noexcept {
         for (int look = many_ && is_crowded() ? looks_ : 0; look < looks_; ++look) {
             if (there()) return;
-            if (look == few_looks && lost_core()) break;
+            if (look == brief && lost_core()) break;
             if (look >= hot_looks) pause();
             // Two threads may share a core, woken there by each other: then only the one that waits
             // can let the other run, and both must look busy for the scheduler to part them.
@@ -128,7 +128,7 @@ class alignas(128) Bell {
     static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
     std::atomic<std::uint32_t> sleepers_{0};
     std::atomic<int> crowded_{0}; // so many waits more
-    int looks_ = few_looks;
+    int looks_ = brief;
     bool many_ = false;
 };
 

@@ -45,8 +45,8 @@ class Host : public SharedMemory {
         : walkers_(std::clamp<std::size_t>(options.threads ? options.threads : detail::processors(),
                                            1, devices)),
           chooses_(options.threads == 0), apart_(options.apart),
-          bell_(walkers_ + apart_ <= detail::processors() ? detail::Bell::many_looks
-                                                          : detail::Bell::few_looks),
+          bell_(walkers_ + apart_ <= detail::processors() ? detail::Bell::patient
+                                                          : detail::Bell::brief),
           lanes_(walkers_ > 1 ? devices : 1), threads_(walkers_ - (apart_ ? 0 : 1)) {
         try {
             for (std::size_t n = 0; n < threads_.size(); ++n) {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <gpipe/core/clock.hpp>
-#include <gpipe/device/device.hpp>
 #include <gpipe/core/preemptions.hpp>
+#include <gpipe/device/device.hpp>
 #include <gpipe/runtime/run.hpp>
 #include <gpipe/runtime/step_copies.hpp>
 #include <gpipe/runtime/step_end.hpp>

@@ -76,14 +76,14 @@ class MpiWay {
         });
     }
     /// Reads one, each piece once is_there(), and says taken(). Ends early where the former is
-    /// false; false if it has not so many bytes, or more than there can be.
+    /// false, with word 0; false if it has not so many bytes, or more than there can be.
     template <class IsThere, class Taken>
     bool read(std::byte* to, std::size_t bytes, std::uint32_t& word, IsThere is_there,
               Taken taken) {
         bool good = true;
         Head head;
         by_piece(bytes, [&](std::size_t at, std::size_t size, bool first) {
-            if (!is_there()) return false;
+            if (!is_there()) return word = 0, false;
             std::byte const* const from = buffer(turn());
             if (first) {
                 std::memcpy(&head, from, sizeof head);
